@@ -1,0 +1,38 @@
+# `make demo` and `make test` are the two to know; each installs what it needs and says what it cannot.
+UV_VERSION := 0.13.9
+UV := $(or $(shell command -v uv),.tools/bin/uv)
+PYTHON := .venv/bin/python
+
+.PHONY: help demo test lint unit crash cluster cluster-down crds images clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: .venv ## The main job, end to end, on a local cluster that it starts itself
+	$(PYTHON) -m dev.demo
+
+test: lint unit ## Everything: lint, types, unit, control plane, cluster and engine tests
+
+lint: .venv ## Format, lint, types, layers, generated files
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+unit: .venv ## The tests that need no cluster
+	$(PYTHON) -m pytest tests/unit
+
+cluster: .venv ## Start the local cluster, for work on the project
+	$(PYTHON) -m dev.cluster up
+
+cluster-down: .venv ## Stop it and remove all that it left on the machine
+	$(PYTHON) -m dev.cluster down
+
+.venv: pyproject.toml uv.lock | $(UV)
+	@echo "installing the Python environment (torch included, under a minute)"
+	$(UV) sync --all-extras --frozen --quiet
+	@touch .venv
+
+.tools/bin/uv:
+	python3 -m venv .tools
+	.tools/bin/pip install --quiet uv==$(UV_VERSION)

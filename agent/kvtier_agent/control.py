@@ -1,0 +1,87 @@
+"""What the store process and its attendant process (`serve/`) say to each other.
+
+A socket pair between parent (the store) and child (the attendant), frames of the wire protocol. The
+attendant tells which pools the node serves; the store sends a Snapshot every second and after a change.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ServiceAccount(msgspec.Struct, frozen=True):
+    """A granted identity. name `*` grants every service account of the namespace."""
+
+    namespace: str
+    name: str
+
+
+class PoolGrant(msgspec.Struct, frozen=True):
+    """A pool that this node serves, and to whom."""
+
+    uid: str
+    namespace: str
+    name: str
+    dram_quota: int
+    """Bytes on this node."""
+    nvme_quota: int
+    service_accounts: tuple[ServiceAccount, ...]
+
+
+class SetPools(msgspec.Struct, frozen=True, tag="set_pools"):
+    """The whole truth: pools not named here are purged, connections without a grant are ended."""
+
+    generation: int
+    """Of the CacheNode; echoed in Snapshot once acted on."""
+    pools: tuple[PoolGrant, ...]
+    drain: bool = False
+    """Close every connection, take no new one, and report `drained` when all writes are flushed."""
+
+
+class TierUse(msgspec.Struct, frozen=True):
+    """A tier, or a pool's part of it."""
+
+    capacity_bytes: int
+    used_bytes: int
+    pages: int
+
+
+class PoolSnapshot(msgspec.Struct, frozen=True):
+    """One pool's figures. Counters grow from the store's start."""
+
+    uid: str
+    namespace: str
+    name: str
+    tiers: dict[str, TierUse]
+    blocks: int
+    connections: int
+    recent_asked: int
+    """Blocks asked for in lookups of the last ten minutes."""
+    recent_hit: int
+    counters: dict[str, int]
+    """By metric name without prefix: lookups, blocks_asked, blocks_hit, pages_read_dram, pages_read_nvme,
+    bytes_read_dram, bytes_read_nvme, bytes_read_nvme_direct, pages_stored, bytes_stored, pages_written_nvme,
+    bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_nvme, puts, puts_refused."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
+    """The store's state at one moment."""
+
+    ready: bool
+    """Recovered, and serving every pool it knows."""
+    message: str
+    """Why not ready, or ""."""
+    generation: int
+    """Of the last SetPools acted on; 0 before the first."""
+    drained: bool
+    node: str
+    tiers: dict[str, TierUse]
+    pools: tuple[PoolSnapshot, ...]
+    device_errors: dict[str, str] = {}
+    """By device name, the last error of a device that is not in use."""
+    direct_io: dict[str, bool] = {}
+    """By device name, whether its file system takes direct I/O."""
+
+
+ToStore = SetPools
+ToAttendant = Snapshot

@@ -1,0 +1,60 @@
+"""The node socket: what kvtier-node and the store on its node say to each other.
+
+Frames are those of the wire protocol. kvtier-node listens; the store connects and names its class.
+kvtier-node then sends one Listener for every published volume, now and later, and ListenerGone when a
+volume ends. A store whose class does not have this node is refused and may ask again later. The
+connection is the store's lease: when it closes, kvtier-node serves the next store.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+LINK_VERSION = 1
+
+
+class StoreHello(msgspec.Struct, frozen=True, tag="store_hello"):
+    """First frame of a store."""
+
+    tier_class: str
+    version: int = LINK_VERSION
+
+
+class NodeWelcome(msgspec.Struct, frozen=True, tag="node_welcome"):
+    """The store is the one that serves this node."""
+
+    node: str
+    version: int = LINK_VERSION
+
+
+class NodeRefusal(msgspec.Struct, frozen=True, tag="node_refusal"):
+    """The store does not serve this node now. It closes, backs off and asks again."""
+
+    message: str
+
+
+class PodIdentity(msgspec.Struct, frozen=True):
+    """Who stands behind a listener, as the kubelet said when it published the volume."""
+
+    namespace: str
+    name: str
+    uid: str
+    service_account: str
+    pool: str
+    """The volume's attribute: NAME (in the pod's namespace) or NAMESPACE/NAME."""
+
+
+class Listener(msgspec.Struct, frozen=True, tag="listener"):
+    """A pod's listening socket; its descriptor lies beside."""
+
+    volume_id: str
+    pod: PodIdentity
+
+
+class ListenerGone(msgspec.Struct, frozen=True, tag="listener_gone"):
+    """The volume ended: close its listener and its connections."""
+
+    volume_id: str
+
+
+ToStore = NodeWelcome | NodeRefusal | Listener | ListenerGone

@@ -1,0 +1,1 @@
+"""The node plugin: CSI, the arena mount, directory ownership, per-pod listeners."""

@@ -1,0 +1,1 @@
+"""What stands beside the store: HTTP, metrics, and the CacheNode it serves."""

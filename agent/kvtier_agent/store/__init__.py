@@ -1,0 +1,1 @@
+"""The block store: index, arena, segments and movers. It knows no Kubernetes."""

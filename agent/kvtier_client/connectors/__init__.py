@@ -1,0 +1,1 @@
+"""Adapters from inference engines to the client."""

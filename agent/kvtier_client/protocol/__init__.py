@@ -1,0 +1,1 @@
+"""The wire protocol between a client and its local agent. The format's page: docs/protocol.md."""

@@ -1,0 +1,1 @@
+"""The resources of kvtier.io: models, and the CRD YAML made from them."""

@@ -1,0 +1,1 @@
+"""For people who work on kvtier: the local cluster, the images and the demo."""

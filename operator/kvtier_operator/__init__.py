@@ -1,0 +1,1 @@
+"""The kvtier operator: resources in, store DaemonSets, CacheNodes and status out."""
