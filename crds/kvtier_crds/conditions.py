@@ -1,0 +1,372 @@
+"""Condition types and reasons, with meaning and remedy: the one list of them.
+
+The operator and the agents take the words from here; docs/resources.md shows the table. A reason is
+stable for programs: its text may improve, its name stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+Status = Literal["True", "False", "Unknown"]
+
+
+class ConditionType(StrEnum):
+    """Aspects of a resource's state."""
+
+    READY = "Ready"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    PREFLIGHT = "Preflight"
+    DRAINED = "Drained"
+    RELEASED = "Released"
+
+
+class Reason(StrEnum):
+    """Causes, one word each."""
+
+    # TierClass
+    ALL_NODES_READY = "AllNodesReady"
+    NO_NODES_SELECTED = "NoNodesSelected"
+    NODES_NOT_READY = "NodesNotReady"
+    NODES_CONTESTED = "NodesContested"
+    NODE_TAINTED = "NodeTainted"
+    NO_ROOM = "NoRoom"
+    STORE_FAILING = "StoreFailing"
+    ROLLING_OUT = "RollingOut"
+    ROLLED_OUT = "RolledOut"
+    # CachePool
+    ALL_NODES_SERVING = "AllNodesServing"
+    NODES_NOT_SERVING = "NodesNotServing"
+    TIER_CLASS_NOT_FOUND = "TierClassNotFound"
+    NVME_NOT_IN_CLASS = "NvmeNotInClass"
+    QUOTA_EXCEEDS_CAPACITY = "QuotaExceedsCapacity"
+    # CacheNode
+    SERVING = "Serving"
+    STARTING = "Starting"
+    RECOVERING = "Recovering"
+    NODE_AGENT_UNAVAILABLE = "NodeAgentUnavailable"
+    STORE_STOPPED = "StoreStopped"
+    DEVICE_FAILED = "DeviceFailed"
+    NO_DIRECT_IO = "NoDirectIo"
+    PREFLIGHT_PASSED = "PreflightPassed"
+    ARENA_UNAVAILABLE = "ArenaUnavailable"
+    HUGE_PAGES_MISSING = "HugePagesMissing"
+    DEVICE_PATH_MISSING = "DevicePathMissing"
+    DEVICE_UNUSABLE = "DeviceUnusable"
+    DISK_SPACE_SHORT = "DiskSpaceShort"
+    NOT_DRAINING = "NotDraining"
+    FLUSHING = "Flushing"
+    FLUSHED = "Flushed"
+    IN_USE = "InUse"
+    RELEASE_BLOCKED = "ReleaseBlocked"
+    NOTHING_LEFT = "NothingLeft"
+    # several kinds
+    AS_EXPECTED = "AsExpected"
+    DRAINING = "Draining"
+
+
+@dataclass(frozen=True)
+class ReasonText:
+    """What a reason means under one condition, and what to do about it."""
+
+    reason: Reason
+    status: Status
+    meaning: str
+    remedy: str = "Nothing to do."
+
+
+@dataclass(frozen=True)
+class ConditionText:
+    """A condition of a kind: what True says, who writes it, and its reasons."""
+
+    kind: str
+    type: ConditionType
+    writer: str
+    meaning: str
+    reasons: tuple[ReasonText, ...]
+
+
+CONDITIONS: Final = (
+    ConditionText(
+        "TierClass",
+        ConditionType.READY,
+        "kvtier-operator",
+        "The class has at least one node, and the store of every one of its nodes serves.",
+        (
+            ReasonText(Reason.ALL_NODES_READY, "True", "Every node of the class serves."),
+            ReasonText(
+                Reason.NO_NODES_SELECTED,
+                "False",
+                "No Linux node carries all labels of spec.nodeSelector.",
+                "Compare spec.nodeSelector with `kubectl get nodes --show-labels`; label the nodes or change it.",
+            ),
+            ReasonText(
+                Reason.NODES_CONTESTED,
+                "False",
+                "Every selected node belongs to a class that was created earlier.",
+                "Narrow the nodeSelector of one of the two classes, or delete one.",
+            ),
+            ReasonText(
+                Reason.NODES_NOT_READY,
+                "False",
+                "Some nodes do not serve; the message names one and its cause.",
+                "Follow the message; Degraded says what is wrong, Progressing whether it is merely under way.",
+            ),
+            ReasonText(
+                Reason.DRAINING,
+                "False",
+                "The class is being deleted; the message names what it still waits for.",
+                "Wait. If a node is gone for good, delete its Node object: the class then no longer waits for it.",
+            ),
+        ),
+    ),
+    ConditionText(
+        "TierClass",
+        ConditionType.PROGRESSING,
+        "kvtier-operator",
+        "Something is being rolled out or taken down.",
+        (
+            ReasonText(
+                Reason.ROLLING_OUT, "True", "Some nodes do not yet have the current specification.", "Wait for it."
+            ),
+            ReasonText(
+                Reason.DRAINING, "True", "The class is being deleted and its nodes are emptied.", "Wait for it."
+            ),
+            ReasonText(Reason.ROLLED_OUT, "False", "Every node has the current specification."),
+        ),
+    ),
+    ConditionText(
+        "TierClass",
+        ConditionType.DEGRADED,
+        "kvtier-operator",
+        "Something needs a person. The message names the node and what to do; the first cause in this order is given.",
+        (
+            ReasonText(
+                Reason.NODES_CONTESTED,
+                "True",
+                "Some selected nodes belong to a class that was created earlier.",
+                "Narrow the nodeSelector of one of the two classes.",
+            ),
+            ReasonText(
+                Reason.NODE_TAINTED,
+                "True",
+                "A selected node carries a taint that the class does not tolerate.",
+                "Add the toleration to spec.tolerations, or take the taint off the node.",
+            ),
+            ReasonText(
+                Reason.NO_ROOM,
+                "True",
+                "The store's pod does not fit on a node: it requests more memory, CPU or huge pages than is left.",
+                "Lower spec.tiers.dram.capacityPerNode, reserve huge pages, or move other pods away.",
+            ),
+            ReasonText(
+                Reason.DEVICE_PATH_MISSING,
+                "True",
+                "A directory of spec.tiers.nvme.devices is missing on a node.",
+                "Mount the disk there, or correct the path. kvtier never creates it.",
+            ),
+            ReasonText(
+                Reason.DEVICE_UNUSABLE,
+                "True",
+                "A directory of spec.tiers.nvme.devices cannot be used on a node.",
+                "See the condition Preflight of its CacheNode.",
+            ),
+            ReasonText(
+                Reason.DISK_SPACE_SHORT,
+                "True",
+                "A device has less free space than its share of spec.tiers.nvme.capacityPerNode.",
+                "Free space, or lower the capacity.",
+            ),
+            ReasonText(
+                Reason.HUGE_PAGES_MISSING,
+                "True",
+                "A node has fewer huge pages than spec.tiers.dram asks for.",
+                "Reserve them on the node, or set hugePages: none.",
+            ),
+            ReasonText(
+                Reason.ARENA_UNAVAILABLE,
+                "True",
+                "A node cannot mount the memory file system of the DRAM tier.",
+                "See the condition Preflight of its CacheNode.",
+            ),
+            ReasonText(
+                Reason.NODE_AGENT_UNAVAILABLE,
+                "True",
+                "kvtier-node does not run on a node, or does not serve this class's store there.",
+                "Check the DaemonSet kvtier-node of the release namespace: its tolerations and its pods' logs.",
+            ),
+            ReasonText(
+                Reason.STORE_FAILING,
+                "True",
+                "A store's pod keeps ending or cannot start.",
+                "Read the message, then the logs of the named pod.",
+            ),
+            ReasonText(
+                Reason.DEVICE_FAILED,
+                "True",
+                "A store gave up a device after errors; its blocks are misses.",
+                "Check the disk (dmesg, smartctl), then restart the store's pod.",
+            ),
+            ReasonText(
+                Reason.NO_DIRECT_IO,
+                "True",
+                "A device's file system takes no direct I/O, so that reads pass through the page cache.",
+                "Use a file system with direct I/O, such as ext4 or xfs.",
+            ),
+            ReasonText(Reason.AS_EXPECTED, "False", "Nothing needs a person."),
+        ),
+    ),
+    ConditionText(
+        "CachePool",
+        ConditionType.READY,
+        "kvtier-operator",
+        "Its class exists and has room for the quota, and every ready node of the class serves the pool.",
+        (
+            ReasonText(Reason.ALL_NODES_SERVING, "True", "Every ready node of the class serves the pool."),
+            ReasonText(
+                Reason.TIER_CLASS_NOT_FOUND,
+                "False",
+                "The TierClass that spec.tierClass names does not exist.",
+                "Create it, or create the pool again with another spec.tierClass (it cannot be changed).",
+            ),
+            ReasonText(
+                Reason.NVME_NOT_IN_CLASS,
+                "False",
+                "spec.quota.nvme is set, but the class has no nvme tier.",
+                "Take spec.quota.nvme out, or add spec.tiers.nvme to the class.",
+            ),
+            ReasonText(
+                Reason.QUOTA_EXCEEDS_CAPACITY,
+                "False",
+                "The quota is above what the class gives each node for that tier.",
+                "Lower spec.quota, or raise capacityPerNode of the class.",
+            ),
+            ReasonText(
+                Reason.NODES_NOT_SERVING,
+                "False",
+                "No node serves the pool yet, or some do not.",
+                "Wait; if it lasts, look at the conditions of the TierClass.",
+            ),
+            ReasonText(
+                Reason.DRAINING,
+                "False",
+                "The class is being deleted, or the pool is and its blocks are being purged.",
+                "Create the pool again in another class, or wait.",
+            ),
+        ),
+    ),
+    ConditionText(
+        "CacheNode",
+        ConditionType.PREFLIGHT,
+        "kvtier-node",
+        "The node has what its class asks for. The message carries the command that mends what is lacking.",
+        (
+            ReasonText(Reason.PREFLIGHT_PASSED, "True", "Directories, memory and huge pages are there."),
+            ReasonText(
+                Reason.DEVICE_PATH_MISSING,
+                "False",
+                "A directory of spec.tiers.nvme.devices is missing.",
+                "Mount the disk there, or correct the path in the TierClass.",
+            ),
+            ReasonText(
+                Reason.DEVICE_UNUSABLE,
+                "False",
+                "A device's path is no directory, is read-only, or shares its file system with another device.",
+                "Follow the message.",
+            ),
+            ReasonText(
+                Reason.DISK_SPACE_SHORT,
+                "False",
+                "A device has less free space than its share of the capacity.",
+                "Free space, or lower spec.tiers.nvme.capacityPerNode of the TierClass.",
+            ),
+            ReasonText(
+                Reason.HUGE_PAGES_MISSING,
+                "False",
+                "The node has fewer huge pages than the DRAM tier asks for.",
+                "Reserve them: `sysctl vm.nr_hugepages=N` for 2Mi, the kernel's command line for 1Gi.",
+            ),
+            ReasonText(
+                Reason.ARENA_UNAVAILABLE,
+                "False",
+                "The memory file system of the DRAM tier cannot be mounted.",
+                "Follow the message, which carries the kernel's error.",
+            ),
+        ),
+    ),
+    ConditionText(
+        "CacheNode",
+        ConditionType.READY,
+        "kvtier-store",
+        "The store has recovered and serves every pool of the spec.",
+        (
+            ReasonText(Reason.SERVING, "True", "It serves."),
+            ReasonText(Reason.STARTING, "False", "The store has started and not yet read its spec.", "Wait for it."),
+            ReasonText(Reason.RECOVERING, "False", "The store reads what its predecessor left.", "Wait for it."),
+            ReasonText(
+                Reason.NODE_AGENT_UNAVAILABLE,
+                "False",
+                "The store is not connected to kvtier-node, so that pods cannot reach it.",
+                "Check the kvtier-node pod of this node.",
+            ),
+            ReasonText(Reason.DRAINING, "False", "spec.drain is set: the store takes no connection.", "Wait for it."),
+            ReasonText(
+                Reason.STORE_STOPPED,
+                "False",
+                "The store has ended.",
+                "It comes back by itself; if not, read the logs of its pod.",
+            ),
+        ),
+    ),
+    ConditionText(
+        "CacheNode",
+        ConditionType.DEGRADED,
+        "kvtier-store",
+        "The store serves, but with less than its class asks for.",
+        (
+            ReasonText(
+                Reason.DEVICE_FAILED,
+                "True",
+                "A device is not in use; status.devices says why. Its blocks are misses.",
+                "Check the disk, then restart the store's pod.",
+            ),
+            ReasonText(
+                Reason.NO_DIRECT_IO,
+                "True",
+                "A device's file system takes no direct I/O, so that reads pass through the page cache.",
+                "Use a file system with direct I/O, such as ext4 or xfs.",
+            ),
+            ReasonText(Reason.AS_EXPECTED, "False", "All devices are in use, with direct I/O."),
+        ),
+    ),
+    ConditionText(
+        "CacheNode",
+        ConditionType.DRAINED,
+        "kvtier-store",
+        "No pod uses the store, and all writes are on the devices.",
+        (
+            ReasonText(Reason.FLUSHED, "True", "The store is closed and flushed."),
+            ReasonText(Reason.FLUSHING, "False", "Connections are being closed, writes are being flushed.", "Wait."),
+            ReasonText(Reason.NOT_DRAINING, "False", "spec.drain is not set."),
+        ),
+    ),
+    ConditionText(
+        "CacheNode",
+        ConditionType.RELEASED,
+        "kvtier-node",
+        "Nothing of kvtier is left on the node for this class: no arena, no mount, no folder on a device.",
+        (
+            ReasonText(Reason.NOTHING_LEFT, "True", "All is removed."),
+            ReasonText(Reason.IN_USE, "False", "The node is in use, or its store has not left yet."),
+            ReasonText(
+                Reason.RELEASE_BLOCKED,
+                "False",
+                "Something could not be removed; the message carries the path and the system's error.",
+                "Follow the message; it is tried again.",
+            ),
+        ),
+    ),
+)
