@@ -1,43 +1,39 @@
 """The resources of kvtier.io/v1alpha1 as pydantic models, the one source of the CRD YAML.
 
 Field descriptions are the reference that `kubectl explain` and docs/resources.md show. CEL rules stand
-beside the field or model they guard, in `json_schema_extra`, and are checked by the API server.
+beside the field or model they guard and are checked by the API server. Names, columns and rules of the
+kinds themselves are in `kinds`.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
 
+from kvtier_crds.fields import (
+    ATOMIC,
+    AccountName,
+    Count,
+    DevicePath,
+    DnsLabel,
+    LabelValue,
+    Model,
+    Quantity,
+    Size,
+    at_least,
+    map_list,
+    rule,
+    rules,
+)
 
-class Model(BaseModel):
-    """Base of every part of a resource: camelCase in YAML, unknown fields refused."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
-
-
-QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
-Quantity = Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32)]
-DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
-
-
-def rule(expression: str, message: str) -> dict[str, Any]:
-    """One CEL validation: what must hold, and what to change when it does not."""
-    return {"rule": expression, "message": message}
-
-
-def rules(*validations: dict[str, Any]) -> dict[str, Any]:
-    """`json_schema_extra` that carries CEL validations."""
-    return {"x-kubernetes-validations": list(validations)}
-
-
-def map_list(*keys: str) -> dict[str, Any]:
-    """`json_schema_extra` of a list whose entries are known by `keys`."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+HIT_RATIO = (
+    "Blocks found, of all blocks that clients asked for in the last ten minutes, as a percentage such as `87%`. "
+    "`-`: none was asked for."
+)
+OBSERVED_GENERATION = "The metadata.generation that this status describes. Smaller than it: a change is not yet seen."
 
 
 class HugePages(StrEnum):
@@ -51,12 +47,24 @@ class HugePages(StrEnum):
 class Condition(Model):
     """One aspect of the state, in the shape of metav1.Condition."""
 
-    type: str = Field(max_length=316, description="Name of the aspect, such as Ready.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether the aspect holds.")
-    reason: str = Field(max_length=1024, description="One word for the cause, stable for programs.")
+    type: str = Field(
+        max_length=316,
+        pattern=r"^[A-Za-z][A-Za-z0-9]*$",
+        description="Name of the aspect, such as Ready. The list is in docs/resources.md.",
+    )
+    status: Literal["True", "False", "Unknown"] = Field(
+        description="Whether the aspect holds. Unknown: whoever writes it cannot tell."
+    )
+    reason: str = Field(
+        max_length=1024,
+        pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        description="One word for the cause, stable for programs.",
+    )
     message: str = Field(max_length=32768, description="The cause in one sentence, and what to do about it.")
-    last_transition_time: datetime = Field(description="When the status last changed.")
-    observed_generation: int | None = Field(default=None, description="The generation that this judges.")
+    last_transition_time: datetime = Field(description="When `status` last changed; other changes leave it alone.")
+    observed_generation: Count | None = Field(
+        default=None, description="The metadata.generation that was judged. Left out: judged apart from the spec."
+    )
 
 
 # ---------------------------------------------------------------------------------- TierClass
@@ -65,31 +73,46 @@ class Condition(Model):
 class DramTier(Model):
     """The DRAM tier of a class."""
 
-    capacity_per_node: Quantity = Field(
-        description="Memory that the cache takes on each node, counted within the store pod's memory request "
-        "(or its huge pages). At least 128Mi. A change restarts the store; it keeps its blocks as far as they fit.",
+    model_config = ConfigDict(
         json_schema_extra=rules(
-            rule("quantity(self).compareTo(quantity('128Mi')) >= 0", "capacityPerNode must be at least 128Mi")
-        ),
+            rule(
+                "self.hugePages == 'none' || !isQuantity(self.capacityPerNode) || "
+                "(quantity(self.capacityPerNode).isInteger() && quantity(self.capacityPerNode).asInteger() % "
+                "(self.hugePages == '1Gi' ? 1073741824 : 2097152) == 0)",
+                "capacityPerNode must be a multiple of hugePages",
+                ".capacityPerNode",
+            )
+        )
+    )
+
+    capacity_per_node: Size = Field(
+        description="Memory that the cache takes on each node, in bytes; at least 128Mi, and with huge pages a "
+        "multiple of their size. The store's pod requests it, with what the index and staging need on top, so a node "
+        "without that much room gets no store (condition Degraded, reason NoRoom). A change restarts the store, one "
+        "node after the other; it keeps its blocks as far as they fit.",
+        json_schema_extra=at_least("128Mi", "capacityPerNode"),
     )
     huge_pages: HugePages = Field(
         default=HugePages.NONE,
-        description="Page size that backs the cache. `none`: ordinary pages. `2Mi` and `1Gi` must be reserved "
-        "on the node beforehand; the store pod then requests hugepages-2Mi or hugepages-1Gi.",
+        description="Page size that backs the cache. `none`: ordinary pages. `2Mi` and `1Gi` must be reserved on the "
+        "node beforehand; the store's pod then requests hugepages-2Mi or hugepages-1Gi in place of memory. It cannot "
+        "be changed.",
     )
 
 
 class NvmeDevice(Model):
     """One place for the NVMe tier on each node."""
 
-    name: DnsLabel = Field(description="Name of the device within the class.")
-    path: str = Field(
-        max_length=256,
-        description="An existing directory on every node of the class, on the file system of an NVMe disk. It is "
-        "never created; kvtier makes one folder `kvtier` in it and touches nothing else.",
+    name: DnsLabel = Field(
+        description="Name of the device within the class: a DNS label of at most 63 characters. It is the list's key, "
+        "and names the device in status.devices of a CacheNode."
+    )
+    path: DevicePath = Field(
+        description="An existing directory on every node of the class, on the file system of an NVMe disk; best one "
+        "that takes direct I/O, such as ext4 or xfs. It is never created: where it is missing, the node's condition "
+        "Preflight says so. kvtier makes one folder `kvtier` in it and touches nothing else. At most 256 characters.",
         json_schema_extra=rules(
-            rule("self.startsWith('/') && self.size() > 1", "path must be absolute, such as /mnt/nvme0"),
-            rule("!self.split('/').exists(part, part == '..')", "path must not contain `..`"),
+            rule("!self.split('/').exists(part, part == '..' || part == '.')", "path must not have `..` or `.` parts")
         ),
     )
 
@@ -97,16 +120,17 @@ class NvmeDevice(Model):
 class NvmeTier(Model):
     """The NVMe tier of a class."""
 
-    capacity_per_node: Quantity = Field(
-        description="Space that the cache takes on each node, over all devices in equal parts. At least 256Mi.",
-        json_schema_extra=rules(
-            rule("quantity(self).compareTo(quantity('256Mi')) >= 0", "capacityPerNode must be at least 256Mi")
-        ),
+    capacity_per_node: Size = Field(
+        description="Space that the cache takes on each node, in bytes, over all devices in equal parts; at least "
+        "256Mi. A change restarts the store, one node after the other; with less space it evicts what was used "
+        "longest ago.",
+        json_schema_extra=at_least("256Mi", "capacityPerNode"),
     )
     devices: list[NvmeDevice] = Field(
         min_length=1,
         max_length=32,
-        description="The places that hold it.",
+        description="The places that hold the tier, at least one and at most 32. Blocks are striped over them. "
+        "Devices can be added later; one that the class has keeps its name and path.",
         json_schema_extra=map_list("name")
         | rules(
             rule("self.all(d, self.exists_one(e, e.path == d.path))", "each device needs a path of its own"),
@@ -118,71 +142,125 @@ class Tiers(Model):
     """The tiers of a class."""
 
     dram: DramTier = Field(description="Memory: every block passes through it.")
-    nvme: NvmeTier | None = Field(default=None, description="Local flash. Left out: blocks live in DRAM only.")
+    nvme: NvmeTier | None = Field(
+        default=None,
+        description="Local flash, for blocks that no longer fit in DRAM, and across restarts of the node. Left out: "
+        "blocks live in DRAM only. It can be added later, not taken out.",
+    )
 
 
 class Toleration(Model):
     """A toleration of the store's pods, as in a pod."""
 
-    key: str | None = Field(default=None, description="Taint key; left out with operator Exists: every key.")
-    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="How key and value are compared.")
-    value: str | None = Field(default=None, description="Taint value for operator Equal.")
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="Taint effect; left out: every effect."
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("has(self.key) || self.operator == 'Exists'", "a toleration without key needs operator: Exists"),
+            rule("!has(self.value) || self.operator == 'Equal'", "a toleration with a value needs operator: Equal"),
+            rule(
+                "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+                "tolerationSeconds needs effect: NoExecute",
+            ),
+        )
     )
-    toleration_seconds: int | None = Field(default=None, description="With NoExecute: how long it is tolerated.")
+
+    key: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=316,
+        description="Taint key. Left out (with operator Exists): every key.",
+    )
+    operator: Literal["Exists", "Equal"] = Field(
+        default="Equal", description="How the taint is compared. `Equal`: key and value. `Exists`: the key alone."
+    )
+    value: str | None = Field(
+        default=None, max_length=63, description="Taint value, for operator Equal. Left out: the empty value."
+    )
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="Taint effect. Left out: every effect."
+    )
+    toleration_seconds: int | None = Field(
+        default=None,
+        description="For effect NoExecute: how many seconds the taint is tolerated. Left out: for ever.",
+    )
 
 
 class TierClassSpec(Model):
     """What a class gives each of its nodes."""
 
-    node_selector: dict[str, str] = Field(
-        default_factory=dict,
-        description="Labels of the nodes that get a store. Empty: every Linux node. Where two classes select one "
-        "node, the class that was created first has it (at the same second, the first by name).",
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.tiers.dram.hugePages == oldSelf.tiers.dram.hugePages",
+                "hugePages cannot be changed; create another class with it and delete this one",
+                ".tiers.dram.hugePages",
+            ),
+            rule(
+                "!has(oldSelf.tiers.nvme) || has(self.tiers.nvme)",
+                "nvme cannot be taken out; create another class without it and delete this one",
+                ".tiers.nvme",
+            ),
+            rule(
+                "!has(oldSelf.tiers.nvme) || !has(self.tiers.nvme) || oldSelf.tiers.nvme.devices.all(o, "
+                "self.tiers.nvme.devices.exists(d, d.name == o.name && d.path == o.path))",
+                "devices can be added, not removed or moved; create another class and delete this one",
+                ".tiers.nvme.devices",
+            ),
+        )
     )
-    tiers: Tiers = Field(description="Capacity and media.")
+
+    node_selector: dict[str, LabelValue] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Labels of the nodes that get a store, at most 64; a node must carry all of them. Empty or left "
+        "out: every Linux node. Where two classes select one node, the class that was created first has it (at the "
+        "same second, the first by name). A node that is no longer selected is drained and cleaned.",
+    )
+    tiers: Tiers = Field(description="Capacity and media of each tier.")
     tolerations: list[Toleration] = Field(
         default_factory=list,
-        description="Taints that the store's pods tolerate.",
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        max_length=64,
+        description="Taints that the store's pods tolerate, at most 64. Left out: only those that every DaemonSet "
+        "tolerates. A selected node with another taint gets no store (condition Degraded, reason NodeTainted).",
+        json_schema_extra=ATOMIC,
     )
 
 
 class TierStatus(Model):
-    """A tier over all nodes of a class, or on one node."""
+    """A tier over all nodes of a class, on one node, or a pool's part of it."""
 
-    capacity: Quantity = Field(description="What the tier may take.")
-    used: Quantity = Field(description="What it takes.")
+    capacity: Quantity = Field(description="What may be taken, in bytes; for a pool, its quota.")
+    used: Quantity = Field(description="What is taken, in bytes.")
 
 
 class TierStatuses(Model):
     """Per tier."""
 
-    dram: TierStatus | None = Field(default=None, description="DRAM.")
-    nvme: TierStatus | None = Field(default=None, description="Local NVMe.")
+    dram: TierStatus | None = Field(default=None, description="Memory.")
+    nvme: TierStatus | None = Field(default=None, description="Local flash. Left out: there is no such tier.")
 
 
 class NodeCounts(Model):
     """How far a class is rolled out."""
 
-    desired: int = Field(description="Nodes that the class has: selected, and not another class's.")
-    ready: int = Field(description="Of these, nodes whose store serves.")
-    updated: int = Field(description="Of these, nodes whose store has the current specification.")
-    summary: str = Field(description="ready/desired, for the table.")
+    desired: Count = Field(description="Nodes that the class has: selected, and not another class's.")
+    ready: Count = Field(description="Of these, nodes whose store serves.")
+    updated: Count = Field(description="Of these, nodes whose store has the current specification.")
+    summary: str = Field(max_length=32, description="`ready/desired`, for the table.")
 
 
 class TierClassStatus(Model):
-    """What the class is."""
+    """What the class is. Written by kvtier-operator."""
 
-    observed_generation: int | None = Field(default=None, description="The generation that this describes.")
-    nodes: NodeCounts | None = Field(default=None, description="Nodes of the class.")
-    tiers: TierStatuses | None = Field(default=None, description="Sum over the ready nodes.")
-    hit_ratio: str | None = Field(
-        default=None,
-        description="Blocks found of blocks asked for in the last ten minutes, such as `87%`; `-`: none asked.",
+    observed_generation: Count | None = Field(default=None, description=OBSERVED_GENERATION)
+    nodes: NodeCounts | None = Field(default=None, description="How many nodes the class has, and how far they are.")
+    tiers: TierStatuses | None = Field(default=None, description="Capacity and use, summed over the ready nodes.")
+    hit_ratio: str | None = Field(default=None, max_length=8, description=HIT_RATIO)
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Ready, Progressing and Degraded; their reasons are in docs/resources.md.",
+        json_schema_extra=map_list("type"),
     )
-    conditions: list[Condition] = Field(default_factory=list, json_schema_extra=map_list("type"))
 
 
 # ---------------------------------------------------------------------------------- CachePool
@@ -191,54 +269,60 @@ class TierClassStatus(Model):
 class PoolQuota(Model):
     """What a pool may take on each node."""
 
-    dram: Quantity = Field(
-        description="Memory on each node. At least 64Mi.",
-        json_schema_extra=rules(
-            rule("quantity(self).compareTo(quantity('64Mi')) >= 0", "quota.dram must be at least 64Mi")
-        ),
+    dram: Size = Field(
+        description="Memory on each node, in bytes; at least 64Mi, and at most what the class gives each node. A "
+        "smaller quota evicts the blocks that were used longest ago.",
+        json_schema_extra=at_least("64Mi", "quota.dram"),
     )
-    nvme: Quantity | None = Field(
+    nvme: Size | None = Field(
         default=None,
-        description="NVMe space on each node, at least 128Mi. Left out: the pool's blocks live in DRAM only.",
-        json_schema_extra=rules(
-            rule("quantity(self).compareTo(quantity('128Mi')) >= 0", "quota.nvme must be at least 128Mi")
-        ),
+        description="NVMe space on each node, in bytes; at least 128Mi, and at most what the class gives each node. "
+        "Left out: the pool's blocks live in DRAM only. Taking it out later deletes what the pool has there.",
+        json_schema_extra=at_least("128Mi", "quota.nvme"),
     )
 
 
 class GrantedServiceAccount(Model):
     """An identity whose pods may use the pool."""
 
-    namespace: DnsLabel | None = Field(default=None, description="Its namespace. Default: the pool's.")
-    name: str = Field(min_length=1, max_length=253, description="Its name; `*`: every one of the namespace.")
+    namespace: DnsLabel | None = Field(default=None, description="Its namespace. Left out: the pool's own.")
+    name: AccountName = Field(description="Its name. `*`: every service account of the namespace.")
 
 
 class CachePoolSpec(Model):
     """A cache that a set of pods share: one trust domain, one quota."""
 
-    tier_class: DnsLabel = Field(description="The TierClass whose nodes hold the pool.")
-    quota: PoolQuota = Field(description="Its limits per node.")
+    tier_class: DnsLabel = Field(
+        description="Name of the TierClass whose nodes hold the pool. It need not exist yet. It cannot be changed.",
+        json_schema_extra=rules(rule("self == oldSelf", "tierClass cannot be changed; create another pool")),
+    )
+    quota: PoolQuota = Field(description="What the pool may take on each node of the class.")
     service_accounts: list[GrantedServiceAccount] = Field(
         default_factory=list,
         max_length=256,
-        description="Whose pods may use the pool. Empty: every service account of the pool's own namespace. Taking "
-        "one out ends its pods' connections within 5 seconds.",
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="Whose pods may use the pool, at most 256 entries. Empty or left out: every service account of "
+        "the pool's own namespace. Naming any grants only those named, so name those of the own namespace too. Pods "
+        "of an account that is taken out lose their connections within 5 seconds.",
+        json_schema_extra=ATOMIC,
     )
 
 
 class CachePoolStatus(Model):
-    """What the pool is."""
+    """What the pool is. Written by kvtier-operator."""
 
-    observed_generation: int | None = Field(default=None, description="The generation that this describes.")
-    nodes: int | None = Field(default=None, description="Nodes that serve the pool.")
-    blocks: int | None = Field(default=None, description="Blocks over all nodes.")
-    tiers: TierStatuses | None = Field(default=None, description="Quota and use over the serving nodes.")
-    hit_ratio: str | None = Field(
-        default=None,
-        description="Blocks found of blocks asked for in the last ten minutes, such as `87%`; `-`: none asked.",
+    observed_generation: Count | None = Field(default=None, description=OBSERVED_GENERATION)
+    nodes: Count | None = Field(default=None, description="How many nodes serve the pool.")
+    blocks: Count | None = Field(
+        default=None, description="Blocks over all nodes; one that two nodes hold counts twice."
     )
-    conditions: list[Condition] = Field(default_factory=list, json_schema_extra=map_list("type"))
+    tiers: TierStatuses | None = Field(default=None, description="Quota and use, summed over the serving nodes.")
+    hit_ratio: str | None = Field(default=None, max_length=8, description=HIT_RATIO)
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Ready; its reasons are in docs/resources.md.",
+        json_schema_extra=map_list("type"),
+    )
 
 
 # ---------------------------------------------------------------------------------- CacheNode
@@ -247,58 +331,80 @@ class CachePoolStatus(Model):
 class NodePool(Model):
     """A pool that the node serves, and to whom."""
 
-    uid: str = Field(description="UID of the CachePool: a new pool of an old name is another pool.")
-    namespace: str = Field(description="Its namespace.")
-    name: str = Field(description="Its name.")
-    quota: PoolQuota = Field(description="Its limits on this node.")
+    uid: str = Field(
+        min_length=1, max_length=64, description="UID of the CachePool: a new pool of an old name is another pool."
+    )
+    namespace: str = Field(max_length=63, description="Namespace of the CachePool.")
+    name: str = Field(max_length=63, description="Name of the CachePool.")
+    quota: PoolQuota = Field(description="What the pool may take on this node.")
     service_accounts: list[GrantedServiceAccount] = Field(
-        description="Granted identities, namespaces filled in.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+        max_length=256,
+        description="Whose pods may use it, with every namespace filled in.",
+        json_schema_extra=ATOMIC,
     )
 
 
 class CacheNodeSpec(Model):
-    """What the agent on this node must do. Written by the operator only."""
+    """What the agent on this node must do. Written by kvtier-operator only."""
 
-    tier_class: str = Field(description="The TierClass that has this node; kvtier-node serves only its store.")
-    tiers: Tiers = Field(description="The class's tiers.")
-    pools: list[NodePool] = Field(
-        default_factory=list, description="Pools to serve.", json_schema_extra=map_list("uid")
+    tier_class: str = Field(
+        max_length=63,
+        description="Name of the TierClass that has this node; kvtier-node serves only that class's store.",
     )
-    drain: bool = Field(default=False, description="End all use, flush, and then release what is on the node.")
+    tiers: Tiers = Field(description="The tiers of the class, as in its spec.")
+    pools: list[NodePool] = Field(
+        default_factory=list,
+        max_length=512,
+        description="Pools to serve, at most 512. The store purges, for good, a pool that is not among them.",
+        json_schema_extra=map_list("uid"),
+    )
+    drain: bool = Field(
+        default=False,
+        description="End all use, flush all writes, and then remove what kvtier has on the node. Set when the node "
+        "leaves its class or the class is deleted; the object goes once the condition Released is True.",
+    )
 
 
 class NodePoolStatus(Model):
     """One pool on this node."""
 
-    uid: str = Field(description="UID of the CachePool.")
-    blocks: int = Field(description="Blocks held.")
-    tiers: TierStatuses = Field(description="Quota and use.")
-    recent_asked: int = Field(description="Blocks asked for in the last ten minutes.")
-    recent_hit: int = Field(description="Of these, blocks found.")
+    uid: str = Field(max_length=64, description="UID of the CachePool.")
+    blocks: Count = Field(description="Blocks held on this node.")
+    tiers: TierStatuses = Field(description="Quota and use on this node.")
+    recent_asked: Count = Field(description="Blocks that clients asked for in the last ten minutes.")
+    recent_hit: Count = Field(description="Of these, blocks found.")
 
 
 class DeviceStatus(Model):
     """One nvme device on this node."""
 
-    name: str = Field(description="Name of the device within the class.")
-    direct_io: bool = Field(description="Whether its file system takes direct I/O.")
-    error: str | None = Field(default=None, description="Why it is not in use.")
+    name: str = Field(max_length=63, description="Name of the device within the class.")
+    direct_io: bool = Field(
+        description="Whether its file system takes direct I/O. Where not, reads and writes pass through the page cache."
+    )
+    error: str | None = Field(
+        default=None, max_length=1024, description="Why the device is not in use. Left out: it is in use."
+    )
 
 
 class CacheNodeStatus(Model):
-    """What this node's agent says. kvtier-node writes the conditions Preflight and Released, the store the rest."""
+    """What this node's agent says. kvtier-node writes the conditions Preflight and Released, kvtier-store the rest."""
 
-    observed_generation: int | None = Field(default=None, description="The generation that the store has acted on.")
-    tiers: TierStatuses | None = Field(default=None, description="Capacity and use on this node.")
-    hit_ratio: str | None = Field(
-        default=None,
-        description="Blocks found of blocks asked for in the last ten minutes, such as `87%`; `-`: none asked.",
+    observed_generation: Count | None = Field(
+        default=None, description="The metadata.generation that the store has acted on."
     )
+    tiers: TierStatuses | None = Field(default=None, description="Capacity and use on this node.")
+    hit_ratio: str | None = Field(default=None, max_length=8, description=HIT_RATIO)
     pools: list[NodePoolStatus] = Field(
-        default_factory=list, description="Per pool.", json_schema_extra=map_list("uid")
+        default_factory=list, max_length=512, description="Figures per pool.", json_schema_extra=map_list("uid")
     )
     devices: list[DeviceStatus] = Field(
-        default_factory=list, description="Per nvme device.", json_schema_extra=map_list("name")
+        default_factory=list, max_length=32, description="State per nvme device.", json_schema_extra=map_list("name")
     )
-    store_version: str | None = Field(default=None, description="Version of the running store.")
-    conditions: list[Condition] = Field(default_factory=list, json_schema_extra=map_list("type"))
+    store_version: str | None = Field(default=None, max_length=64, description="Version of the running store.")
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Preflight, Ready, Degraded, Drained and Released; their reasons are in docs/resources.md.",
+        json_schema_extra=map_list("type"),
+    )
