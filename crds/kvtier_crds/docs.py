@@ -39,7 +39,7 @@ def _kind_section(kind: Kind) -> str:
         f"## {kind.name}\n\n{kind.description}\n",
         f"{scope}; short name `{kind.short_name}`.\n",
         f"### {kind.name} fields\n\n" + _table(("field", "type", "meaning"), _field_rows(schema)),
-        f"### {kind.name} rules\n\n" + _table(("field", "the API server says"), _rule_rows(schema)),
+        *_rules_section(kind, schema),
         f"### {kind.name} columns\n\n" + _table(("column", "meaning"), _column_rows(kind)),
         f"### {kind.name} conditions\n\n" + "\n".join(_condition_sections(kind)),
     ]
@@ -81,6 +81,11 @@ def _type_name(node: Schema) -> str:
     if "additionalProperties" in node:
         return "map of strings"
     return "time" if node.get("format") == "date-time" else str(node["type"])
+
+
+def _rules_section(kind: Kind, schema: Schema) -> Iterator[str]:
+    if kind.written_by_people:
+        yield f"### {kind.name} rules\n\n" + _table(("field", "the API server says"), _rule_rows(schema))
 
 
 def _rule_rows(schema: Schema) -> Iterator[tuple[str, ...]]:

@@ -39,6 +39,7 @@ QUANTITY_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 DNS_LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ACCOUNT_PATTERN: Final = r"^([*]|[a-z0-9]([-.a-z0-9]*[a-z0-9])?)$"
 PATH_PATTERN: Final = r"^(/[-A-Za-z0-9._@+=%]+)+$"
+LABEL_KEY_PATTERN: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 
 Quantity = Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=20)]

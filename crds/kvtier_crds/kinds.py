@@ -46,6 +46,8 @@ class Kind:
     status: type[Model]
     columns: tuple[Column, ...]
     rules: tuple[dict[str, Any], ...] = ()
+    written_by_people: bool = True
+    """False: the operator writes its spec from objects that were checked, so it carries no CEL rules."""
 
     @property
     def singular(self) -> str:
@@ -116,5 +118,6 @@ CACHE_NODE: Final = Kind(
         *USE,
         Column("STORE", ".status.storeVersion", "Version of the running store.", priority=WIDE),
     ),
+    written_by_people=False,
 )
 KINDS: Final = (TIER_CLASS, CACHE_POOL, CACHE_NODE)

@@ -9,7 +9,7 @@ import yaml
 from kvtier_crds.fields import RULES
 from kvtier_crds.kinds import Column, Kind
 from kvtier_crds.names import GROUP, VERSION
-from kvtier_crds.schema import structural_schema
+from kvtier_crds.schema import structural_schema, without_rules
 
 HEADER: Final = "# Generated from crds/kvtier_crds; change the models and run `make crds`.\n"
 CHART_METADATA: Final = """\
@@ -24,6 +24,7 @@ CHART_METADATA: Final = """\
 
 def custom_resource_definition(kind: Kind) -> dict[str, Any]:
     """The CRD of `kind`, ready for the API server."""
+    spec = structural_schema(kind.spec)
     schema: dict[str, Any] = {
         "description": kind.description,
         "type": "object",
@@ -32,7 +33,7 @@ def custom_resource_definition(kind: Kind) -> dict[str, Any]:
             "apiVersion": {"description": f"Version of the schema: {GROUP}/{VERSION}.", "type": "string"},
             "kind": {"description": f"{kind.name}.", "type": "string"},
             "metadata": {"type": "object"},
-            "spec": structural_schema(kind.spec),
+            "spec": spec if kind.written_by_people else without_rules(spec),
             "status": structural_schema(kind.status),
         },
     }

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from kvtier_crds.fields import (
     ATOMIC,
+    LABEL_KEY_PATTERN,
     AccountName,
     Count,
     DevicePath,
@@ -214,6 +215,12 @@ class TierClassSpec(Model):
         description="Labels of the nodes that get a store, at most 64; a node must carry all of them. Empty or left "
         "out: every Linux node. Where two classes select one node, the class that was created first has it (at the "
         "same second, the first by name). A node that is no longer selected is drained and cleaned.",
+        json_schema_extra=rules(
+            rule(
+                f"self.all(key, key.matches(r'{LABEL_KEY_PATTERN}'))",
+                "keys must be label names such as kvtier.io/flash: letters, digits and ._-, with a DNS prefix or none",
+            )
+        ),
     )
     tiers: Tiers = Field(description="Capacity and media of each tier.")
     tolerations: list[Toleration] = Field(

@@ -53,6 +53,19 @@ def structural_schema(model: type[Model]) -> Schema:
     return _convert(schema, schema.get("$defs", {}), "")
 
 
+def without_rules(node: Schema) -> Schema:
+    """The same schema without CEL rules, for objects made by the operator from others that were checked.
+
+    Rules inside long lists would also cost more than the API server lets a schema cost.
+    """
+    result = {key: value for key, value in node.items() if key != RULES}
+    if "items" in node:
+        result["items"] = without_rules(node["items"])
+    if "properties" in node:
+        result["properties"] = {name: without_rules(child) for name, child in node["properties"].items()}
+    return result
+
+
 def _convert(node: Schema, definitions: dict[str, Schema], path: str) -> Schema:
     node = _resolve(node, definitions, path)
     unknown = node.keys() - set(_KEPT) - set(_DROPPED)
