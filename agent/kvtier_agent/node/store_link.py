@@ -1,0 +1,233 @@
+"""The node socket's server: gives this node's listeners to its one store.
+
+The connection is the store's lease. While it stands no other store is served; when it closes the
+next one that asks is. Nothing is read from a store after its hello.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from kvtier_client.protocol.frames import FrameDecoder, FrameError, encode_frame
+
+from kvtier_agent.link import LINK_VERSION, Listener, ListenerGone, NodeRefusal, NodeWelcome, StoreHello
+from kvtier_agent.node.volumes import Published
+
+log = logging.getLogger(__name__)
+
+HELLO_DEADLINE_S: Final = 5.0
+SEND_DEADLINE_S: Final = 10.0
+_PEER: Final = struct.Struct("3i")
+
+
+@dataclass(eq=False)
+class _Session:
+    """The store that is served."""
+
+    connection: socket.socket
+    tier_class: str
+    outbox: asyncio.Queue[Published | ListenerGone] = field(default_factory=asyncio.Queue)
+
+
+def decide_refusal(
+    hello: StoreHello, peer_uid: int, *, node: str, tier_class: str | None, allowed_uids: Collection[int], busy: bool
+) -> str | None:
+    """Why this store is not served now, in a sentence; None when it is. Pure."""
+    if peer_uid not in allowed_uids:
+        return f"the node socket serves kvtier-store (user {min(allowed_uids)}) only; this is user {peer_uid}"
+    if hello.version != LINK_VERSION:
+        return f"kvtier-node speaks version {LINK_VERSION} of the node socket, the store {hello.version}; upgrade both"
+    if tier_class is None:
+        return f"node {node} has no TierClass that is known here; the operator names it in CacheNode {node}"
+    if hello.tier_class != tier_class:
+        return f"node {node} belongs to TierClass {tier_class!r}, not to {hello.tier_class!r}"
+    if busy:
+        return f"another store of TierClass {tier_class!r} still serves node {node}; it is served when that one ends"
+    return None
+
+
+class StoreLink:
+    """Serves the node socket. Event loop only."""
+
+    def __init__(
+        self, *, node: str, allowed_uids: Collection[int], published: Callable[[], Iterable[Published]]
+    ) -> None:
+        """`published` gives all volumes, for a store that has just come."""
+        self._node = node
+        self._allowed_uids = allowed_uids
+        self._published = published
+        self._tier_class: str | None = None
+        self._session: _Session | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a store came or went."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a store is served."""
+        return self._session is not None
+
+    def serve_class(self, tier_class: str | None) -> None:
+        """From now on the node belongs to this TierClass; None: to none. Ends another class's store."""
+        self._tier_class = tier_class
+        if self._session is not None and self._session.tier_class != tier_class:
+            log.info(
+                "the store of TierClass %s is cut off: the node is now of %s", self._session.tier_class, tier_class
+            )
+            _hang_up(self._session)
+
+    def announce(self, published: Published) -> None:
+        """A volume's socket listens."""
+        if self._session is not None:
+            self._session.outbox.put_nowait(published)
+
+    def withdraw(self, volume_id: str) -> None:
+        """A volume ended."""
+        if self._session is not None:
+            self._session.outbox.put_nowait(ListenerGone(volume_id))
+
+    async def serve(self, path: Path, *, group: int) -> None:
+        """Listen at `path`, for root and `group`, until cancelled."""
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as listener:
+            listener.bind(str(path))
+            os.chown(path, 0, group)
+            path.chmod(0o660)
+            listener.listen(16)
+            async with asyncio.TaskGroup() as connections:
+                while True:
+                    connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                    connections.create_task(self._converse(connection))
+
+    async def _converse(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                async with asyncio.timeout(HELLO_DEADLINE_S):
+                    hello = await _receive_hello(connection)
+                admitted = self._admit(hello, connection)
+                if isinstance(admitted, NodeRefusal):
+                    log.warning("store of TierClass %s refused: %s", hello.tier_class, admitted.message)
+                    await _send(connection, admitted)
+                else:
+                    await self._serve_store(admitted)
+            except (OSError, FrameError, TimeoutError) as error:
+                log.warning("a connection to the node socket ended: %s", error or type(error).__name__)
+
+    def _admit(self, hello: StoreHello, connection: socket.socket) -> _Session | NodeRefusal:
+        """Begin a session with this store, or say why not. Nothing is awaited, so one wins."""
+        if self._session is not None and _is_closed(self._session.connection):
+            self._end(self._session)
+        refusal = decide_refusal(
+            hello,
+            _peer_uid(connection),
+            node=self._node,
+            tier_class=self._tier_class,
+            allowed_uids=self._allowed_uids,
+            busy=self._session is not None,
+        )
+        if refusal is not None:
+            return NodeRefusal(refusal)
+        session = self._session = _Session(connection, hello.tier_class)
+        for published in self._published():
+            session.outbox.put_nowait(published)
+        self.on_change()
+        return session
+
+    async def _serve_store(self, session: _Session) -> None:
+        log.info("store of TierClass %s is served", session.tier_class)
+        feeding = asyncio.create_task(_feed(session, NodeWelcome(self._node)))
+        listening = asyncio.create_task(_until_closed(session.connection))
+        try:
+            await asyncio.wait((feeding, listening), return_when=asyncio.FIRST_COMPLETED)
+            for task in (feeding, listening):
+                if task.done() and (error := task.exception()) is not None:
+                    log.warning("the store's connection failed: %s", error or type(error).__name__)
+        finally:
+            for task in (feeding, listening):
+                task.cancel()
+            await asyncio.gather(feeding, listening, return_exceptions=True)
+            self._end(session)
+            log.info("store of TierClass %s has gone", session.tier_class)
+
+    def _end(self, session: _Session) -> None:
+        _hang_up(session)
+        if self._session is session:
+            self._session = None
+            self.on_change()
+
+
+async def _feed(session: _Session, welcome: NodeWelcome) -> None:
+    await _send(session.connection, welcome)
+    while True:
+        event = await session.outbox.get()
+        if isinstance(event, ListenerGone):
+            await _send(session.connection, event)
+        elif event.listener.fileno() >= 0:  # closed: the volume ended while this waited, its ListenerGone follows
+            record = event.record
+            await _send(session.connection, Listener(record.volume_id, record.pod), event.listener.fileno())
+
+
+async def _send(connection: socket.socket, message: msgspec.Struct, *descriptors: int) -> None:
+    """Send one frame with its descriptors. Raises OSError, or TimeoutError when the store does not read."""
+    frame = encode_frame(message)
+    async with asyncio.timeout(SEND_DEADLINE_S):
+        while True:
+            try:
+                sent = socket.send_fds(connection, [frame], list(descriptors))
+                break
+            except BlockingIOError:
+                await _writable(connection)
+        await asyncio.get_running_loop().sock_sendall(connection, frame[sent:])
+
+
+async def _writable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(connection)
+
+
+async def _receive_hello(connection: socket.socket) -> StoreHello:
+    decoder: FrameDecoder[StoreHello] = FrameDecoder(StoreHello)
+    while data := await asyncio.get_running_loop().sock_recv(connection, 4096):
+        for message in decoder.feed(data):
+            return message
+    raise ConnectionError("it closed before its hello")
+
+
+async def _until_closed(connection: socket.socket) -> None:
+    while await asyncio.get_running_loop().sock_recv(connection, 4096):
+        pass
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _hang_up(session: _Session) -> None:
+    with suppress(OSError):
+        session.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    uid: int = _PEER.unpack(credentials)[1]
+    return uid
