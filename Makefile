@@ -20,7 +20,11 @@ lint: .venv ## Format, lint, types, layers, generated files
 	.venv/bin/lint-imports
 
 unit: .venv ## The tests that need no cluster
-	$(PYTHON) -m pytest tests/unit
+	$(PYTHON) -m pytest tests/unit tests/chaos
+
+KILLS := 50
+crash: .venv ## kill -9 of the store at random moments, KILLS times; figures in .out/crash.json
+	$(PYTHON) -m tests.chaos.crash --kills $(KILLS)
 
 cluster: .venv ## Start the local cluster, for work on the project
 	$(PYTHON) -m dev.cluster up

@@ -1,0 +1,148 @@
+"""A store of its own: its files, its memory limit, its process, and the ways in which it is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from tests.chaos.memory_cgroup import PodMemory
+
+READY_DEADLINE_S: Final = 60.0
+KVTIER_STORE: Final = Path(sys.executable).with_name("kvtier-store")
+_ENTER_CGROUP: Final = 'echo $$ > "$0" && exec "$@"'
+
+
+class StoreFailed(Exception):
+    """The store did not come up; the message ends with the tail of its log."""
+
+
+@dataclass(frozen=True)
+class StorePlace:
+    """Where a store keeps what, and how much. The capacities are the pool's quotas too."""
+
+    arena: Path
+    media: Path
+    scratch: Path
+    dram_bytes: int
+    nvme_bytes: int
+    http_port: int
+
+    @property
+    def socket(self) -> Path:
+        """The pool's listening socket."""
+        return self.scratch / "pool.sock"
+
+    @property
+    def log(self) -> Path:
+        """What every start of the store has said."""
+        return self.scratch / "store.log"
+
+    def write_config(self) -> Path:
+        """Make the folders and the configuration file."""
+        for folder in (self.arena, self.media, self.scratch):
+            folder.mkdir(parents=True, exist_ok=True)
+        pool = {
+            "name": "chaos/crash",
+            "uid": "0c5a11ed-0000-4000-8000-000000000001",
+            "dramQuota": str(self.dram_bytes),
+            "nvmeQuota": str(self.nvme_bytes),
+            "socket": str(self.socket),
+        }
+        config = {
+            "arena": {"path": str(self.arena), "capacity": str(self.dram_bytes)},
+            "nvme": {"capacity": str(self.nvme_bytes), "devices": [{"name": "disk", "path": str(self.media)}]},
+            "pools": [pool],
+            "http": {"port": self.http_port},
+            "movers": 2,
+        }
+        path = self.scratch / "store.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def empty_arena(self) -> None:
+        """Take away all that the node's memory held, as a restarted node does."""
+        for entry in self.arena.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+class StoreProcess:
+    """Starts and kills one store, again and again, each start in a container's group of its own. Not thread-safe."""
+
+    def __init__(self, place: StorePlace, memory: PodMemory) -> None:
+        self.place = place
+        self._memory = memory
+        self._config = place.write_config()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._containers: list[Path] = []
+
+    def start(self) -> None:
+        """Start without waiting, even while a killed store's movers still end. The store dies with this process."""
+        container = self._memory.new_container()
+        self._containers.append(container)
+        enter = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", _ENTER_CGROUP, str(container / "cgroup.procs")]
+        with self.place.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*enter, str(KVTIER_STORE), "--config", str(self._config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_ready(self) -> None:
+        """Return once it serves every pool.
+
+        Raises StoreFailed when it ends before, or is not ready in READY_DEADLINE_S.
+        """
+        deadline = time.monotonic() + READY_DEADLINE_S
+        while not self._is_ready():
+            if self._process is None or self._process.poll() is not None:
+                raise StoreFailed(f"the store ended by itself; its log ends with:\n{self._log_tail()}")
+            if time.monotonic() > deadline:
+                raise StoreFailed(f"not ready in {READY_DEADLINE_S:.0f} s; its log ends with:\n{self._log_tail()}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """kill -9 of the index process, which takes the movers with it; return when it is reaped."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def bury(self) -> None:
+        """Remove the containers of killed stores.
+
+        Raises TimeoutError when a process outlives its store.
+        """
+        running = [] if self._process is None else [self._containers.pop()]
+        while self._containers:
+            self._memory.remove_container(self._containers.pop())
+        self._containers = running
+
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.place.http_port, timeout=2.0)
+        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == http.client.OK
+        return False
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.place.log.read_text(errors="replace").splitlines()[-25:])
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

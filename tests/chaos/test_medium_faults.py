@@ -1,0 +1,199 @@
+"""Damage to the medium, to the arena and to the format's marks, while the store is down: misses, never wrong bytes.
+
+Formats: docs/formats.md. The arena is emptied where the nvme tier's copy is meant, so that nothing else can serve.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from kvtier_client.client import Client
+from kvtier_client.protocol.messages import Reach
+
+from tests.chaos.crash import memory_limit
+from tests.chaos.ledger import Verdict
+from tests.chaos.memory_cgroup import CgroupUnavailable
+from tests.chaos.scene import Scene, open_scene
+from tests.chaos.workload import SHAPES, PutPlan, decide_chain
+from tests.chaos.writer import make_pages, put
+
+DRAM_BYTES: Final = 256 << 20
+CHAINS_PER_SHAPE: Final = 6
+SECTOR: Final = 512
+
+Damage = Callable[[Path, random.Random], None]
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(3)
+
+
+@pytest.fixture
+def scene(rng: random.Random) -> Iterator[Scene]:
+    """A store that serves, and has flushed some chains of every layout."""
+    try:
+        opened = open_scene(rng, DRAM_BYTES, memory_limit(DRAM_BYTES))
+        with opened as scene:
+            scene.start()
+            store_flushed(scene, rng)
+            yield scene
+    except CgroupUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+def store_flushed(scene: Scene, rng: random.Random) -> list[PutPlan]:
+    """Store chains of every layout, and see that all of it is acknowledged as flushed."""
+    plans = []
+    with closing(Client(str(scene.place.socket))) as client:
+        for shape in SHAPES:
+            for _ in range(CHAINS_PER_SHAPE):
+                chain = decide_chain(rng, shape, scene.ledger.parents_for(shape))
+                plans += [replace(plan, reach=Reach.FLUSHED) for plan in chain]
+                for plan in plans[-len(chain) :]:
+                    assert put(client, scene.ledger, plan, make_pages(plan))
+    return plans
+
+
+def lose_memory(scene: Scene) -> None:
+    """Kill the store and empty the arena, so that nvme alone can serve."""
+    scene.kill()
+    scene.lose_node_memory()
+
+
+def restart(scene: Scene) -> Verdict:
+    """Start the store and read all back."""
+    scene.start()
+    return scene.read_back()
+
+
+def segments(scene: Scene) -> list[Path]:
+    """The segment files of the device."""
+    return sorted(scene.place.media.rglob("*.seg"))
+
+
+def flip_bits(path: Path, rng: random.Random) -> None:
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        for _ in range(max(8, size >> 19)):
+            at = rng.randrange(size)
+            file.seek(at)
+            value = file.read(1)[0] ^ 1 << rng.randrange(8)
+            file.seek(at)
+            file.write(bytes([value]))
+
+
+def flip_bits_in_heads(path: Path, rng: random.Random) -> None:
+    """In the first pages, where the segment's and the first run's headers are."""
+    with path.open("r+b") as file:
+        head = bytearray(file.read(4 * 4096))
+        for _ in range(16):
+            head[rng.randrange(len(head))] ^= 1 << rng.randrange(8)
+        file.seek(0)
+        file.write(head)
+
+
+def cut_tail(path: Path, rng: random.Random) -> None:
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def zero_sectors(path: Path, rng: random.Random) -> None:
+    with path.open("r+b") as file:
+        for _ in range(8):
+            file.seek(rng.randrange(path.stat().st_size // SECTOR) * SECTOR)
+            file.write(bytes(SECTOR))
+
+
+def swap_sectors(path: Path, rng: random.Random) -> None:
+    """Misdirected writes: good bytes in the wrong place."""
+    with path.open("r+b") as file:
+        sectors = path.stat().st_size // 4096
+        for _ in range(8):
+            one, other = (rng.randrange(sectors) * 4096 for _ in range(2))
+            file.seek(one)
+            data = file.read(4096)
+            file.seek(other)
+            file.write(data)
+
+
+def repeat_tail(path: Path, rng: random.Random) -> None:
+    """A stale copy of earlier runs behind the last one."""
+    data = path.read_bytes()
+    path.write_bytes(data + data[rng.randrange(len(data) // 4096) * 4096 :])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [flip_bits, flip_bits_in_heads, cut_tail, zero_sectors, swap_sectors, repeat_tail],
+    ids=lambda f: f.__name__,
+)
+def test_damaged_segments_are_misses_and_what_is_lost_can_be_stored_again(
+    scene: Scene, rng: random.Random, damage: Damage
+) -> None:
+    lose_memory(scene)
+    assert segments(scene)
+    for path in segments(scene):
+        damage(path, rng)
+    assert restart(scene).wrong == []
+    store_flushed(scene, rng)
+    lose_memory(scene)
+    again = restart(scene)
+    assert (again.wrong, again.lost_flushed) == ([], set())
+
+
+def test_undamaged_segments_bring_everything_back(scene: Scene) -> None:
+    lose_memory(scene)
+    verdict = restart(scene)
+    assert (verdict.wrong, verdict.lost_flushed) == ([], set())
+    assert verdict.served >= scene.ledger.promised_pages() > 0
+
+
+def test_one_lost_segment_leaves_the_others_served(scene: Scene, rng: random.Random) -> None:
+    before = set(segments(scene))
+    lose_memory(scene)
+    scene.start()
+    store_flushed(scene, rng)
+    newer = sorted(set(segments(scene)) - before)
+    assert newer
+    lose_memory(scene)
+    newer[-1].unlink()
+    verdict = restart(scene)
+    assert verdict.wrong == []
+    assert verdict.served > 0
+
+
+def test_bits_flipped_in_the_arena_are_never_served(scene: Scene, rng: random.Random) -> None:
+    scene.kill()
+    for chunk in scene.place.arena.rglob("*.chunk"):
+        flip_bits(chunk, rng)
+    assert restart(scene).wrong == []
+
+
+def test_foreign_files_on_the_device_are_left_alone(scene: Scene, rng: random.Random) -> None:
+    foreign = {scene.place.media / "README": b"not ours", scene.place.media / "disk.img": rng.randbytes(10_000)}
+    for path, content in foreign.items():
+        path.write_bytes(content)
+    lose_memory(scene)
+    assert restart(scene).lost_flushed == set()
+    assert {path: path.read_bytes() for path in foreign} == foreign
+
+
+def test_device_of_another_format_is_refused_and_left_as_it_is(scene: Scene) -> None:
+    scene.kill()
+    scene.lose_node_memory()
+    (mark,) = scene.place.media.rglob("FORMAT")
+    mark.write_text("kvtier media format 7\n")
+    before = {path: path.read_bytes() for path in scene.place.media.rglob("*") if path.is_file()}
+    scene.start()
+    verdict = scene.read_back()
+    assert (verdict.served, verdict.wrong) == (0, [])
+    scene.kill()
+    assert {path: path.read_bytes() for path in scene.place.media.rglob("*") if path.is_file()} == before
+    assert "media format 7" in scene.place.log.read_text()
