@@ -1,0 +1,1 @@
+"""The project's container images, built on this machine without a registry."""

@@ -1,0 +1,3 @@
+module kvtier.io/pause
+
+go 1.22
