@@ -25,7 +25,8 @@ from tests.chaos.store_process import StoreFailed
 OUT: Final = Path(__file__).resolve().parents[2] / ".out"
 SERVED_PER_KILL: Final = 1_000
 """Least page reads that each kill must bring, on average."""
-DRAM_PER_KILL: Final = 16 << 20
+DRAM_PER_KILL: Final = 8 << 20
+"""Capacity for somewhat more than a round writes."""
 
 
 def crash(kills: int, seed: int) -> CrashReport:
@@ -36,7 +37,7 @@ def crash(kills: int, seed: int) -> CrashReport:
     report = CrashReport(seed)
     dram_bytes = max(256 << 20, kills * DRAM_PER_KILL)
     rng = random.Random(seed)
-    with open_scene(rng, dram_bytes, memory_bytes=memory_limit(dram_bytes)) as scene:
+    with open_scene(rng, dram_bytes) as scene:
         try:
             run_rounds(scene, kills, report, lambda line: print(line, flush=True))
         finally:
@@ -45,11 +46,6 @@ def crash(kills: int, seed: int) -> CrashReport:
             if scene.place.log.exists():
                 shutil.copy(scene.place.log, OUT / "crash-store.log")
     return report
-
-
-def memory_limit(dram_bytes: int) -> int:
-    """The memory limit that the operator gives a store of this DRAM capacity."""
-    return dram_bytes + (512 << 20)
 
 
 def main() -> None:

@@ -131,15 +131,14 @@ class Scene:
 
 
 @contextmanager
-def open_scene(rng: random.Random, dram_bytes: int, memory_bytes: int) -> Iterator[Scene]:
-    """A scene whose store does not run yet; its memory is limited to `memory_bytes`, arena included.
+def open_scene(rng: random.Random, dram_bytes: int) -> Iterator[Scene]:
+    """A scene whose store does not run yet; its memory is limited as the operator would.
 
     Raises CgroupUnavailable.
     """
     with ExitStack() as stack:
         shared_memory = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtier-crash-", dir="/dev/shm"))
         disk = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtier-crash-", dir="/var/tmp"))
-        memory = stack.enter_context(PodMemory(Path(shared_memory).name, memory_bytes))
         place = StorePlace(
             arena=Path(shared_memory) / "arena",
             media=Path(disk) / "media",
@@ -148,6 +147,7 @@ def open_scene(rng: random.Random, dram_bytes: int, memory_bytes: int) -> Iterat
             nvme_bytes=4 * dram_bytes,
             http_port=free_port(),
         )
+        memory = stack.enter_context(PodMemory(Path(shared_memory).name, place.pod_memory_bytes))
         scene = Scene(place, memory, rng)
         stack.callback(scene.close)
         yield scene

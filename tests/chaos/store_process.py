@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 import yaml
+from kvtier_crds.models import Tiers
+from kvtier_operator.desired.resources import store_memory_bytes
 
 from tests.chaos.memory_cgroup import PodMemory
 
@@ -47,6 +49,13 @@ class StorePlace:
     def log(self) -> Path:
         """What every start of the store has said."""
         return self.scratch / "store.log"
+
+    @property
+    def pod_memory_bytes(self) -> int:
+        """The memory limit that the operator gives the pod of such a store, arena included."""
+        dram = {"capacityPerNode": str(self.dram_bytes)}
+        nvme = {"capacityPerNode": str(self.nvme_bytes), "devices": [{"name": "disk", "path": str(self.media)}]}
+        return store_memory_bytes(Tiers.model_validate({"dram": dram, "nvme": nvme}))
 
     def write_config(self) -> Path:
         """Make the folders and the configuration file."""

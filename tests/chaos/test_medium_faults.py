@@ -17,7 +17,6 @@ import pytest
 from kvtier_client.client import Client
 from kvtier_client.protocol.messages import Reach
 
-from tests.chaos.crash import memory_limit
 from tests.chaos.ledger import Verdict
 from tests.chaos.memory_cgroup import CgroupUnavailable
 from tests.chaos.scene import Scene, open_scene
@@ -40,7 +39,7 @@ def rng() -> random.Random:
 def scene(rng: random.Random) -> Iterator[Scene]:
     """A store that serves, and has flushed some chains of every layout."""
     try:
-        opened = open_scene(rng, DRAM_BYTES, memory_limit(DRAM_BYTES))
+        opened = open_scene(rng, DRAM_BYTES)
         with opened as scene:
             scene.start()
             store_flushed(scene, rng)
