@@ -43,6 +43,11 @@ class FrameDecoder(Generic[Message]):
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(union)
         self._buffer = bytearray()
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet; 0 between frames."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> Iterator[Message]:
         """Yield each message that `data` completes.
 

@@ -1,0 +1,96 @@
+"""Unix sockets at paths of any length, and descriptors beside bytes.
+
+A socket address holds 107 bytes; a pod's volume folder is longer. Such a path is reached through
+/proc/self/fd/N, where N is its folder.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from .failures import NO_AGENT, Deadline, Failure, failing_as
+
+ADDRESS_BYTES: Final = 107
+FULL_BACKLOG_PAUSE_S: Final = 0.005
+MAX_DESCRIPTORS: Final = 253
+"""The kernel's limit beside one message."""
+_CMSG_CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+
+
+@contextmanager
+def address_of(path: Path) -> Iterator[str]:
+    """A name for `path` that fits a socket address, good within the context.
+
+    Raises OSError when the folder cannot be opened.
+    """
+    if len(os.fsencode(path)) <= ADDRESS_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def connect(path: Path, deadline: Deadline) -> socket.socket:
+    """A connected stream socket.
+
+    Raises Failure: no_agent when nobody listens there, timeout while the backlog stays full.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        while not _try_connect(sock, path, deadline):
+            time.sleep(min(FULL_BACKLOG_PAUSE_S, deadline.remaining()))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _try_connect(sock: socket.socket, path: Path, deadline: Deadline) -> bool:
+    """Connect, or False when the backlog is full."""
+    sock.settimeout(deadline.remaining())
+    try:
+        with address_of(path) as address:
+            sock.connect(address)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise Failure(NO_AGENT, f"{path}: {error.strerror or error}") from error
+    return True
+
+
+def send(sock: socket.socket, data: bytes, descriptors: Sequence[int], deadline: Deadline, cause: str) -> None:
+    """Send all of `data`, with `descriptors` beside its first byte.
+
+    Raises Failure: timeout, or `cause` when the connection is gone.
+    """
+    with failing_as(deadline, cause):
+        sent = 0
+        if descriptors:
+            sock.settimeout(deadline.remaining())
+            sent = socket.send_fds(sock, [data], descriptors)
+        sock.settimeout(deadline.remaining())
+        sock.sendall(memoryview(data)[sent:])
+
+
+def receive(sock: socket.socket, size: int) -> tuple[bytes, list[int], bool]:
+    """Bytes, the descriptors beside them, and whether the kernel dropped some for lack of room.
+
+    The caller owns the descriptors. Raises OSError as `recvmsg` does.
+    """
+    data, ancillary, flags, _ = sock.recvmsg(size, _ANCILLARY_BYTES, _CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    return data, list(descriptors), bool(flags & socket.MSG_CTRUNC)
