@@ -32,17 +32,21 @@ class Reason(StrEnum):
     NO_NODES_SELECTED = "NoNodesSelected"
     NODES_NOT_READY = "NodesNotReady"
     NODES_CONTESTED = "NodesContested"
+    NODE_NOT_READY = "NodeNotReady"
     NODE_TAINTED = "NodeTainted"
     NO_ROOM = "NoRoom"
     STORE_FAILING = "StoreFailing"
     ROLLING_OUT = "RollingOut"
     ROLLED_OUT = "RolledOut"
+    APPLY_FAILED = "ApplyFailed"
+    DELETION_BLOCKED = "DeletionBlocked"
     # CachePool
     ALL_NODES_SERVING = "AllNodesServing"
     NODES_NOT_SERVING = "NodesNotServing"
     TIER_CLASS_NOT_FOUND = "TierClassNotFound"
     NVME_NOT_IN_CLASS = "NvmeNotInClass"
     QUOTA_EXCEEDS_CAPACITY = "QuotaExceedsCapacity"
+    TOO_MANY_POOLS = "TooManyPools"
     # CacheNode
     SERVING = "Serving"
     STARTING = "Starting"
@@ -64,6 +68,7 @@ class Reason(StrEnum):
     RELEASE_BLOCKED = "ReleaseBlocked"
     NOTHING_LEFT = "NothingLeft"
     # several kinds
+    INVALID_SPEC = "InvalidSpec"
     AS_EXPECTED = "AsExpected"
     DRAINING = "Draining"
 
@@ -116,6 +121,12 @@ CONDITIONS: Final = (
                 "Follow the message; Degraded says what is wrong, Progressing whether it is merely under way.",
             ),
             ReasonText(
+                Reason.INVALID_SPEC,
+                "False",
+                "The stored spec does not fit this version of kvtier; nothing of the class is changed until it does.",
+                "Correct the fields that the message names.",
+            ),
+            ReasonText(
                 Reason.DRAINING,
                 "False",
                 "The class is being deleted; the message names what it still waits for.",
@@ -133,7 +144,10 @@ CONDITIONS: Final = (
                 Reason.ROLLING_OUT, "True", "Some nodes do not yet have the current specification.", "Wait for it."
             ),
             ReasonText(
-                Reason.DRAINING, "True", "The class is being deleted and its nodes are emptied.", "Wait for it."
+                Reason.DRAINING,
+                "True",
+                "The class is being deleted, or some of its nodes no longer belong to it; they are emptied.",
+                "Wait for it.",
             ),
             ReasonText(Reason.ROLLED_OUT, "False", "Every node has the current specification."),
         ),
@@ -145,10 +159,34 @@ CONDITIONS: Final = (
         "Something needs a person. The message names the node and what to do; the first cause in this order is given.",
         (
             ReasonText(
+                Reason.INVALID_SPEC,
+                "True",
+                "The stored spec does not fit this version of kvtier; nothing of the class is changed until it does.",
+                "Correct the fields that the message names.",
+            ),
+            ReasonText(
+                Reason.DELETION_BLOCKED,
+                "True",
+                "The class is being deleted, and a node cannot be emptied; the message names it.",
+                "Follow the message. If the node is gone for good, delete its Node object.",
+            ),
+            ReasonText(
+                Reason.APPLY_FAILED,
+                "True",
+                "The API server refuses an object that the class needs; the message carries its answer.",
+                "Correct what the answer names; it is tried again.",
+            ),
+            ReasonText(
                 Reason.NODES_CONTESTED,
                 "True",
                 "Some selected nodes belong to a class that was created earlier.",
                 "Narrow the nodeSelector of one of the two classes.",
+            ),
+            ReasonText(
+                Reason.NODE_NOT_READY,
+                "True",
+                "A node of the class is not Ready in Kubernetes.",
+                "See `kubectl describe node`; delete the Node object if the machine is gone for good.",
             ),
             ReasonText(
                 Reason.NODE_TAINTED,
@@ -251,11 +289,62 @@ CONDITIONS: Final = (
                 "Wait; if it lasts, look at the conditions of the TierClass.",
             ),
             ReasonText(
+                Reason.TOO_MANY_POOLS,
+                "False",
+                "The class has 512 older pools, which is all that a node takes.",
+                "Delete pools that are no longer used, or use another class.",
+            ),
+            ReasonText(
+                Reason.INVALID_SPEC,
+                "False",
+                "The stored spec does not fit this version of kvtier; nothing of the pool is changed until it does.",
+                "Correct the fields that the message names.",
+            ),
+            ReasonText(
                 Reason.DRAINING,
                 "False",
-                "The class is being deleted, or the pool is and its blocks are being purged.",
+                "The class is being deleted.",
                 "Create the pool again in another class, or wait.",
             ),
+        ),
+    ),
+    ConditionText(
+        "CachePool",
+        ConditionType.DEGRADED,
+        "kvtier-operator",
+        "Something about the pool or its class needs a person. Nodes that do not serve are the class's matter.",
+        (
+            ReasonText(
+                Reason.TIER_CLASS_NOT_FOUND,
+                "True",
+                "The TierClass that spec.tierClass names does not exist.",
+                "Create it, or create the pool again with another spec.tierClass (it cannot be changed).",
+            ),
+            ReasonText(
+                Reason.NVME_NOT_IN_CLASS,
+                "True",
+                "spec.quota.nvme is set, but the class has no nvme tier.",
+                "Take spec.quota.nvme out, or add spec.tiers.nvme to the class.",
+            ),
+            ReasonText(
+                Reason.QUOTA_EXCEEDS_CAPACITY,
+                "True",
+                "The quota is above what the class gives each node for that tier; it is granted as far as that goes.",
+                "Lower spec.quota, or raise capacityPerNode of the class.",
+            ),
+            ReasonText(
+                Reason.TOO_MANY_POOLS,
+                "True",
+                "The class has 512 older pools, which is all that a node takes.",
+                "Delete pools that are no longer used, or use another class.",
+            ),
+            ReasonText(
+                Reason.INVALID_SPEC,
+                "True",
+                "The stored spec does not fit this version of kvtier; nothing of the pool is changed until it does.",
+                "Correct the fields that the message names.",
+            ),
+            ReasonText(Reason.AS_EXPECTED, "False", "Nothing needs a person."),
         ),
     ),
     ConditionText(

@@ -327,7 +327,7 @@ class CachePoolStatus(Model):
     conditions: list[Condition] = Field(
         default_factory=list,
         max_length=16,
-        description="Ready; its reasons are in docs/resources.md.",
+        description="Ready and Degraded; their reasons are in docs/resources.md.",
         json_schema_extra=map_list("type"),
     )
 
