@@ -144,20 +144,25 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
         return registration_pb2.RegistrationStatusResponse()
 
 
+def csi_socket(kubelet_dir: Path) -> Path:
+    """Where the kubelet finds the plugin."""
+    return kubelet_dir / "plugins" / names.CSI_DRIVER / "csi.sock"
+
+
 @asynccontextmanager
 async def serving_plugin(kubelet_dir: Path, node: str, volumes: Volumes) -> AsyncIterator[None]:
     """Both sockets answer within the block: CSI's first, then the one that makes the kubelet look for it.
 
     Raises RuntimeError when a socket cannot be bound.
     """
-    csi_socket = kubelet_dir / "plugins" / names.CSI_DRIVER / "csi.sock"
+    csi = csi_socket(kubelet_dir)
     registration_socket = kubelet_dir / "plugins_registry" / f"{names.CSI_DRIVER}-reg.sock"
     plugin, registration = grpc.aio.server(), grpc.aio.server()
     csi_pb2_grpc.add_IdentityServicer_to_server(IdentityService(), plugin)  # type: ignore[no-untyped-call]
     csi_pb2_grpc.add_NodeServicer_to_server(NodeService(node, volumes), plugin)  # type: ignore[no-untyped-call]
-    registration_pb2_grpc.add_RegistrationServicer_to_server(RegistrationService(csi_socket), registration)  # type: ignore[no-untyped-call]
+    registration_pb2_grpc.add_RegistrationServicer_to_server(RegistrationService(csi), registration)  # type: ignore[no-untyped-call]
     try:
-        await _start(plugin, csi_socket)
+        await _start(plugin, csi)
         await _start(registration, registration_socket)
         yield
     finally:

@@ -40,7 +40,14 @@ class _Session:
 
 
 def decide_refusal(
-    hello: StoreHello, peer_uid: int, *, node: str, tier_class: str | None, allowed_uids: Collection[int], busy: bool
+    hello: StoreHello,
+    peer_uid: int,
+    *,
+    node: str,
+    tier_class: str | None,
+    allowed_uids: Collection[int],
+    busy: bool,
+    leaving: bool,
 ) -> str | None:
     """Why this store is not served now, in a sentence; None when it is. Pure."""
     if peer_uid not in allowed_uids:
@@ -51,6 +58,8 @@ def decide_refusal(
         return f"node {node} has no TierClass that is known here; the operator names it in CacheNode {node}"
     if hello.tier_class != tier_class:
         return f"node {node} belongs to TierClass {tier_class!r}, not to {hello.tier_class!r}"
+    if leaving:
+        return f"node {node} leaves TierClass {tier_class!r}; its store is no longer needed"
     if busy:
         return f"another store of TierClass {tier_class!r} still serves node {node}; it is served when that one ends"
     return None
@@ -67,6 +76,7 @@ class StoreLink:
         self._allowed_uids = allowed_uids
         self._published = published
         self._tier_class: str | None = None
+        self._admit_stores = True
         self._session: _Session | None = None
         self.on_change: Callable[[], None] = lambda: None
         """Called when a store came or went."""
@@ -76,9 +86,13 @@ class StoreLink:
         """Whether a store is served."""
         return self._session is not None
 
-    def serve_class(self, tier_class: str | None) -> None:
-        """From now on the node belongs to this TierClass; None: to none. Ends another class's store."""
+    def serve_class(self, tier_class: str | None, *, admit: bool = True) -> None:
+        """From now on the node belongs to this TierClass; None: to none. Ends another class's store.
+
+        With `admit` False the present store may finish, and none comes after it.
+        """
         self._tier_class = tier_class
+        self._admit_stores = admit
         if self._session is not None and self._session.tier_class != tier_class:
             log.info(
                 "the store of TierClass %s is cut off: the node is now of %s", self._session.tier_class, tier_class
@@ -134,6 +148,7 @@ class StoreLink:
             tier_class=self._tier_class,
             allowed_uids=self._allowed_uids,
             busy=self._session is not None,
+            leaving=not self._admit_stores,
         )
         if refusal is not None:
             return NodeRefusal(refusal)

@@ -72,7 +72,9 @@ async def plugin(scratch: Path) -> AsyncIterator[Plugin]:
 def test_decide_refusal_names_the_cause(
     hello: StoreHello, uid: int, tier_class: str | None, busy: bool, refusal: str | None
 ) -> None:
-    decided = decide_refusal(hello, uid, node="n1", tier_class=tier_class, allowed_uids={64100}, busy=busy)
+    decided = decide_refusal(
+        hello, uid, node="n1", tier_class=tier_class, allowed_uids={64100}, busy=busy, leaving=False
+    )
     assert decided == refusal
 
 

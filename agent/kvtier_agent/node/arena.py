@@ -1,0 +1,86 @@
+"""The arena's file system: mounted once, resized in place, kept across stores, unmounted at release."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from kvtier_crds.models import HugePages
+
+from kvtier_agent.node.folders import clear_folder, folder, make_folder
+from kvtier_agent.node.preflight import PAGE_BYTES
+
+log = logging.getLogger(__name__)
+
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 0x2, 0x4, 0x8, 0x20
+_MNT_DETACH: Final = 2
+_HEADROOM_BYTES: Final = 64 << 20
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def arena_bytes(capacity: int, huge_pages: HugePages) -> int:
+    """Size limit of the file system: the capacity, and room for what the store keeps beside its slots."""
+    size = capacity + max(_HEADROOM_BYTES, capacity // 16)
+    page = PAGE_BYTES.get(huge_pages, 4096)
+    return -(-size // page) * page
+
+
+def ensure_arena(mount: Path, store_folder: str, capacity: int, huge_pages: HugePages, store_uid: int) -> None:
+    """The arena is mounted, of the right size, with the store's folder in it.
+
+    A smaller size than what is in use waits for the store to give memory back. Raises OSError.
+    """
+    size = arena_bytes(capacity, huge_pages)
+    if not is_mounted(mount):
+        mount.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if huge_pages is HugePages.NONE:
+            _mount("tmpfs", mount, f"size={size},mode=0755")
+        else:
+            _mount("hugetlbfs", mount, f"pagesize={PAGE_BYTES[huge_pages]},size={size},mode=0755")
+        log.info("arena of %d bytes mounted at %s", size, mount)
+    elif decide_resize(os.statvfs(mount), size) and huge_pages is HugePages.NONE:
+        _mount("tmpfs", mount, f"size={size}", _MS_REMOUNT)
+        log.info("arena at %s resized to %d bytes", mount, size)
+    with folder(mount) as arena:
+        make_folder(arena, store_folder, uid=store_uid, mode=0o700)
+
+
+def decide_resize(present: os.statvfs_result, size: int) -> bool:
+    """Whether the file system's limit is to be changed to `size` now. Pure."""
+    limit = present.f_blocks * present.f_frsize
+    used = limit - present.f_bfree * present.f_frsize
+    return limit != size and used <= size
+
+
+def remove_arena(mount: Path) -> None:
+    """Nothing is left of the arena. May be repeated. Raises OSError.
+
+    Its files go first: their memory is free at once, though pods may hold the mount itself longer.
+    """
+    while is_mounted(mount):
+        with folder(mount) as arena:
+            clear_folder(arena)
+        _check(_libc.umount2(os.fsencode(mount), _MNT_DETACH), "unmount", mount)
+    if mount.exists():
+        mount.rmdir()
+
+
+def is_mounted(mount: Path) -> bool:
+    """Whether something is mounted at this very path."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return any(line.split(" ", 5)[4] == str(mount) for line in lines)
+
+
+def _mount(kind: str, mount: Path, options: str, flags: int = 0) -> None:
+    flags |= _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    result = _libc.mount(b"kvtier", os.fsencode(mount), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    _check(result, f"mount {kind} ({options})", mount)
+
+
+def _check(result: int, doing: str, mount: Path) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{doing}: {os.strerror(code)}", str(mount))
