@@ -7,6 +7,7 @@ the client's pod, which touched it first.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import mmap
 import os
 from collections.abc import Sequence
@@ -58,7 +59,7 @@ def cut_into_parts(parent: bytes | None, pages: Sequence[Page], sizes: Sequence[
 def _blocks(pages: Sequence[Page]) -> list[tuple[int, int]]:
     """Where each block's pages begin and end."""
     starts = [i for i, page in enumerate(pages) if i == 0 or page.hash != pages[i - 1].hash]
-    return list(zip(starts, [*starts[1:], len(pages)], strict=True))
+    return list(itertools.pairwise([*starts, len(pages)]))
 
 
 def _aligned(size: int) -> int:
