@@ -1,0 +1,1 @@
+"""kopf: the watches that keep the view current, and the liveness endpoint."""

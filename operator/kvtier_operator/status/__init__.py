@@ -1,0 +1,1 @@
+"""What is, in words and figures, as pure functions of the view: statuses, conditions, Events."""
