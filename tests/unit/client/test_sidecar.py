@@ -232,7 +232,7 @@ def test_unprivileged_user_can_run_it(tmp_path: Path) -> None:
         folder.chmod(folder.stat().st_mode | 0o011)
     # The interpreter may lie where only root may look, so the user changes after the imports.
     code = (
-        "import os, sys; from kvtier_client.sidecar import main\n"
+        "import os, shutil, sys; from kvtier_client.sidecar import main\n"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); sys.exit(main([]))"
     )
     with sidecar(pod_dir, [sys.executable, "-c", code]):
