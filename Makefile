@@ -29,6 +29,9 @@ crash: .venv ## kill -9 of the store at random moments, KILLS times; figures in 
 cluster: .venv ## Start the local cluster, for work on the project
 	$(PYTHON) -m dev.cluster up
 
+images: .venv ## Build the container images, without a registry
+	$(PYTHON) -m dev.images
+
 cluster-down: .venv ## Stop it and remove all that it left on the machine
 	$(PYTHON) -m dev.cluster down
 

@@ -26,11 +26,11 @@ def is_v2() -> bool:
 
 
 def hierarchies() -> list[Path]:
-    """The mount point of every hierarchy, each once (v1 names some twice through links)."""
+    """The mount point of every hierarchy, each once (v1 names some twice, and may have one of v2 beside it)."""
     if is_v2():
         return [ROOT]
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
-    found = {Path(fields[1]).resolve() for fields in mounts if fields[2] == "cgroup"}
+    found = {Path(fields[1]).resolve() for fields in mounts if fields[2] in ("cgroup", "cgroup2")}
     return sorted(found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 import shutil
 import subprocess
 import sys
@@ -138,15 +138,15 @@ class Cluster:
         return {node.name: node for node in self.nodes()}[name]
 
     def load_image(self, archive: Path) -> None:
-        """Make the images of an OCI archive known to every node, and to those that are added later.
+        """Make the images of an OCI or Docker archive known to every node, and to those that are added later.
 
-        Raises CommandFailed. The archive must stay where it is.
+        Raises CommandFailed.
         """
-        archives = self._archives()
+        kept = self._layout.images / archive.name
+        if not kept.exists():
+            _link_or_copy(archive, kept)
         for node in self.nodes():
-            node.load_image(archive)
-        if archive not in archives:
-            self._layout.images.write_text(json.dumps([str(a) for a in [*archives, archive]]))
+            node.load_image(kept)
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout_s: float = 60.0) -> str:  # noqa: A002
         """What kubectl prints, as administrator. Raises CommandFailed with its words."""
@@ -179,10 +179,11 @@ class Cluster:
         self._start_watcher()
         ControlPlane(self._layout, programs, self._progress).up(scheduler=scheduler)
         if scheduler:
-            self._layout.images.write_text(json.dumps([str(pause_image())]))
+            self._layout.images.mkdir()
+            _link_or_copy(pause_image(), self._layout.images / "pause.tar")
 
     def _archives(self) -> list[Path]:
-        return [Path(archive) for archive in json.loads(self._layout.images.read_text())]
+        return sorted(self._layout.images.iterdir())
 
     def _start_watcher(self) -> None:
         """Start the process that removes the cluster if this one dies."""
@@ -204,3 +205,11 @@ class Cluster:
         except BaseException:
             self.down()
             raise
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Give `target` the content of `source`, which may be deleted later."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)

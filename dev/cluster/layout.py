@@ -66,8 +66,8 @@ class Layout:
 
     @property
     def images(self) -> Path:
-        """JSON list of the archives that every node loads."""
-        return self.folder / "images.json"
+        """The archives that every node loads, also one that is added later."""
+        return self.folder / "images"
 
     @property
     def holder(self) -> Path:

@@ -1,0 +1,81 @@
+"""Builds the project's images; what has not changed is taken from the cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dev.cluster import preflight
+from dev.cluster.layout import REPOSITORY
+from dev.images import cache, python_packages
+from dev.images.base import Base, ensure_base
+from dev.images.buildah import Buildah
+
+EXTRAS = {"operator": "operator", "agent": "agent", "sidecar": "client"}
+"""Each image, and the extra of the project that it installs."""
+HERE = Path(__file__).parent
+SOURCES = (
+    "operator/kvtier_operator",
+    "agent/kvtier_agent",
+    "agent/kvtier_client",
+    "crds/kvtier_crds",
+    "pyproject.toml",
+)
+KEPT_ARCHIVES = 2
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built image: the name by which pods ask for it, and the archive that has it."""
+
+    reference: str
+    archive: Path
+
+    @property
+    def repository(self) -> str:
+        """The reference without its tag."""
+        return self.reference.rpartition(":")[0]
+
+    @property
+    def tag(self) -> str:
+        """The reference's tag."""
+        return self.reference.rpartition(":")[2]
+
+
+def build_images(say: Callable[[str], None] = lambda _: None) -> dict[str, Image]:
+    """The images `operator`, `agent` and `sidecar` of the sources as they are now. Needs root.
+
+    Raises MachineLacks, CommandFailed.
+    """
+    preflight.ensure(preflight.FOR_IMAGES, say)
+    with cache.locked():
+        buildah = Buildah()
+        base = ensure_base(buildah, say)
+        return {name: _build(name, base, buildah, say) for name in EXTRAS}
+
+
+def _build(name: str, base: Base, buildah: Buildah, say: Callable[[str], None]) -> Image:
+    """Build one image unless the cache has it."""
+    dockerfile = HERE / f"{name}.Dockerfile"
+    dependencies = python_packages.dependencies(EXTRAS[name], base.python)
+    sources = cache.source_key([*(REPOSITORY / path for path in SOURCES), dockerfile])
+    tag = cache.key(base.reference, dependencies.name, sources)
+    image = Image(f"kvtier.local/{name}:{tag}", cache.folder() / f"{name}-{tag}.tar")
+    if image.archive.exists():
+        os.utime(image.archive)
+        return image
+    say(f"building the image {image.reference}")
+    with tempfile.TemporaryDirectory(prefix="context-", dir=cache.folder()) as folder:
+        context = Path(folder)
+        shutil.copytree(dependencies, context / "dependencies", copy_function=os.link)
+        python_packages.project(context / "project", base.python)
+        python_packages.launchers(context / "bin")
+        buildah.build(image.reference, dockerfile, context, BASE=base.reference)
+    buildah.export(image.reference, image.archive)
+    buildah.forget_others(image.repository, image.reference)
+    cache.keep_newest(f"{name}-*.tar", KEPT_ARCHIVES)
+    return image
