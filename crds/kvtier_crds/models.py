@@ -78,8 +78,9 @@ class DramTier(Model):
         json_schema_extra=rules(
             rule(
                 "self.hugePages == 'none' || !isQuantity(self.capacityPerNode) || "
-                "(quantity(self.capacityPerNode).isInteger() && quantity(self.capacityPerNode).asInteger() % "
-                "(self.hugePages == '1Gi' ? 1073741824 : 2097152) == 0)",
+                # isInteger() is false of 1.5Gi, so the number goes through a double: exact below 8 PiB.
+                "int(quantity(self.capacityPerNode).asApproximateFloat()) % "
+                "(self.hugePages == '1Gi' ? 1073741824 : 2097152) == 0",
                 "capacityPerNode must be a multiple of hugePages",
                 ".capacityPerNode",
             )

@@ -14,8 +14,8 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* Image of a program; call with (dict "root" $ "name" operator|node|store). */}}
+{{/* An image's reference; call with (dict "root" $ "name" operator|agent). */}}
 {{- define "kvtier.image" -}}
-{{- $images := .root.Values.images -}}
-{{- get $images .name | default (printf "%s/kvtier-%s:%s" $images.registry .name ($images.tag | default .root.Chart.AppVersion)) -}}
+{{- $image := get .root.Values.images .name -}}
+{{- printf "%s:%s" $image.repository ($image.tag | default .root.Chart.AppVersion) -}}
 {{- end }}

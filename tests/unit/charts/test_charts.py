@@ -154,7 +154,7 @@ def test_operator_reads_its_settings_from_what_the_chart_passes(helm: Helm) -> N
 
     assert read.namespace == NAMESPACE
     assert read.store == StoreSettings(
-        image="localhost/kvtier-store:0.1.0",
+        image="kvtier.local/agent:0.1.0",
         service_account="kvtier-store",
         pull_policy="Always",
         pull_secrets=("one", "two"),
@@ -211,10 +211,13 @@ def test_store_priority_never_preempts(rendered: dict[tuple[str, str], Object]) 
 @pytest.mark.parametrize(
     ("settings", "images"),
     [
-        ([], ["localhost/kvtier-operator:0.1.0", "localhost/kvtier-node:0.1.0", "localhost/kvtier-store:0.1.0"]),
+        ([], ["kvtier.local/operator:0.1.0", "kvtier.local/agent:0.1.0"]),
         (
-            ['images.registry="reg.example:5000/a"', 'images.tag="v9"', 'images.store="other/store@sha256:12"'],
-            ["reg.example:5000/a/kvtier-operator:v9", "reg.example:5000/a/kvtier-node:v9", "other/store@sha256:12"],
+            [
+                'images.operator={"repository":"reg.example:5000/a/op","tag":"v9"}',
+                f'images.agent.tag="v9@sha256:{"0" * 64}"',
+            ],
+            ["reg.example:5000/a/op:v9", f"kvtier.local/agent:v9@sha256:{'0' * 64}"],
         ),
     ],
     ids=["default", "replaced"],
@@ -224,7 +227,8 @@ def test_images_come_from_the_values(helm: Helm, settings: list[str], images: li
     operator = container(found["Deployment", "kvtier-operator"])
     env = {e["name"]: e.get("value") for e in operator["env"]}
     node = container(found["DaemonSet", "kvtier-node"])
-    assert [operator["image"], node["image"], env["KVTIER_STORE_IMAGE"]] == images
+    assert [operator["image"], node["image"]] == images
+    assert env["KVTIER_STORE_IMAGE"] == node["image"]
 
 
 @pytest.mark.parametrize(
@@ -236,8 +240,9 @@ def test_images_come_from_the_values(helm: Helm, settings: list[str], images: li
         ('logLevel="loud"', "logLevel"),
         ('images.pullPolicy="Sometimes"', "pullPolicy"),
         ('images.pullSecrets=["name"]', "pullSecrets"),
-        ('images.registry="Upper.example"', "registry"),
-        ('images.tag="a b"', "tag"),
+        ('images.agent.repository="Upper.example"', "repository"),
+        ('images.operator.tag="a b"', "tag"),
+        ('images.store={"repository":"x"}', "store"),
         ('node.tolerations=[{"op":"Exists"}]', "tolerations"),
         ("node.maxUnavailable=0", "maxUnavailable"),
         ('operator.resources={"request":{}}', "resources"),
