@@ -41,6 +41,13 @@ class ApiError(Exception):
         super().__init__(f"cannot {doing}: the API server answers {code}: {text[:500]}")
 
 
+class NotInCluster(Exception):
+    """The process lacks what a pod has. It cannot go on."""
+
+    def __init__(self, variable: str) -> None:
+        super().__init__(f"{variable} is not set: run this in a pod that has a service account and its node's name")
+
+
 @dataclass(frozen=True)
 class CacheNode:
     """The object as it was last seen."""
@@ -81,9 +88,11 @@ class CacheNodeClient:
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
-    def in_cluster(cls, node: str) -> Self:
-        """With the pod's service account. Raises KeyError outside a pod."""
-        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    def in_cluster(cls, node: str | None) -> Self:
+        """With the pod's service account, for the node that NODE_NAME gave. Raises NotInCluster, OSError."""
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        if not node or not host:
+            raise NotInCluster("KUBERNETES_SERVICE_HOST" if node else "NODE_NAME")
         tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
         address = f"[{host}]" if ":" in host else host
         return cls(f"https://{address}:{port}", node, tls=tls, token=SERVICE_ACCOUNT / "token")

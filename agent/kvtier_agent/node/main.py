@@ -20,7 +20,7 @@ from typing import Final
 import grpc
 from kvtier_crds import names
 
-from kvtier_agent.cachenode import CacheNodeClient
+from kvtier_agent.cachenode import CacheNodeClient, NotInCluster
 from kvtier_agent.node.csi import csi_pb2, csi_pb2_grpc
 from kvtier_agent.node.devices import Devices
 from kvtier_agent.node.keeper import ArenaPlace, Keeper
@@ -39,15 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if options.probe:
         return probe(options.kubelet_dir)
-    if options.node_name is None:
-        print("kvtier-node: give --node-name or NODE_NAME: the name of the Node object", file=sys.stderr)
-        return 2
     logging.basicConfig(
         level=os.environ.get("KVTIER_LOG_LEVEL", "info").upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    try:
+        api = CacheNodeClient.in_cluster(options.node_name)
+    except (NotInCluster, OSError) as error:
+        print(f"kvtier-node: {error}", file=sys.stderr)
+        return 2
     with suppress(asyncio.CancelledError):
-        asyncio.run(run(options.node_name, options.kubelet_dir, options.host_root))
+        asyncio.run(run(api, options.node_name, options.kubelet_dir, options.host_root))
     return 0
 
 
@@ -62,7 +64,7 @@ def probe(kubelet_dir: Path) -> int:
     return 0
 
 
-async def run(node: str, kubelet_dir: Path, host_root: Path) -> None:
+async def run(api: CacheNodeClient, node: str, kubelet_dir: Path, host_root: Path) -> None:
     """All of kvtier-node, until cancelled by a signal."""
     this = asyncio.current_task()
     assert this is not None
@@ -77,7 +79,7 @@ async def run(node: str, kubelet_dir: Path, host_root: Path) -> None:
     devices = Devices(host_root=host_root, kubelet_dir=kubelet_dir, register=register, store_uid=names.STORE_UID)
     store_folder = PurePosixPath(names.ARENA_STORE_DIR).name
     arena = ArenaPlace(Path(names.ARENA_MOUNT), store_folder, names.STORE_UID)
-    async with CacheNodeClient.in_cluster(node) as api, serving_plugin(kubelet_dir, node, volumes):
+    async with api, serving_plugin(kubelet_dir, node, volumes):
         keeper = Keeper(node=node, link=link, devices=devices, arena=arena, api=api, class_file=run_dir / "tier-class")
         log.info("kvtier-node serves node %s", node)
         async with asyncio.TaskGroup() as tasks:

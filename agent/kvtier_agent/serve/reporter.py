@@ -93,10 +93,16 @@ class Reporter:
 def decide_write(wanted: Mapping[str, Any], present: Mapping[str, Any], *, figures_due: bool) -> bool:
     """Whether `wanted` is to be written over `present` now. Pure.
 
-    Other writers' conditions in `present` do not count.
+    A new status or reason of a condition is; new figures and texts when they are due. Other writers' conditions in
+    `present` do not count.
     """
     conditions = {condition["type"]: condition for condition in present.get("conditions", ())}
-    if any(conditions.get(condition["type"]) != condition for condition in wanted["conditions"]):
+    changed = [condition for condition in wanted["conditions"] if conditions.get(condition["type"]) != condition]
+    if any(_gist(condition) != _gist(conditions.get(condition["type"], {})) for condition in changed):
         return True
     figures = {name: value for name, value in wanted.items() if name != "conditions"}
-    return figures_due and any(present.get(name) != value for name, value in figures.items())
+    return figures_due and (bool(changed) or any(present.get(name) != value for name, value in figures.items()))
+
+
+def _gist(condition: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(condition.get(name) for name in ("status", "reason", "observedGeneration"))
