@@ -31,6 +31,7 @@ LARGEST_SHARE: Final = 0.25
 RESYNC_S: Final = 30.0
 AUDIT_S: Final = 120.0
 FIRST_AUDIT_S: Final = 0.5
+LONGEST_WAIT_S: Final = 10.0
 STUCK_S: Final = 300.0
 """A loop that has not finished a pass, or an audit, for so long is stuck."""
 ERRORS: Final = (ApiException, HTTPError, OSError, ValueError)
@@ -47,6 +48,19 @@ class Loop:
         self.cache = Cache(changed=self._wake.set)
         self._auditor = Auditor(api, self.cache, settings.namespace)
         self._audited_at = self._finished_at = time.monotonic()
+
+    async def wait_until_served(self) -> None:
+        """Return once the API server serves every kind: a kind that comes later would not be watched."""
+        pause = FIRST_AUDIT_S
+        while True:
+            try:
+                await self._auditor.list_all()
+            except ERRORS as error:
+                log.warning("waiting for the API server, and for the chart kvtier-crds: %s", explain(error))
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_WAIT_S, pause * 2)
 
     def ailment(self) -> str:
         """Why the process should be started anew, or empty."""

@@ -58,15 +58,16 @@ class Auditor:
     api: Api
     cache: Cache
     namespace: str
-    _verified: set[Resource] = field(default_factory=set)
     _overdue: dict[Resource, Mapping[Key, int]] = field(default_factory=dict)
+    complete: bool = False
+    """Whether the view has once, in one audit, held all that there was of every kind."""
     silent: frozenset[str] = frozenset()
     """Kinds whose watch has not brought what a list had an audit ago."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether the view has once held all that there was, of every kind."""
-        return len(self._verified) == len(WATCHED_KINDS)
+    async def list_all(self) -> None:
+        """List every kind, to see that it can be. Raises what the API raises."""
+        for kind in WATCHED_KINDS:
+            await self._list(kind)
 
     async def audit(self) -> None:
         """List every kind and compare. Raises what the API raises."""
@@ -75,6 +76,7 @@ class Auditor:
             if await self._audit(kind):
                 silent.add(kind.resource.kind)
         self.silent = frozenset(silent)
+        self.complete = self.complete or not any(self._overdue.values())
 
     async def _audit(self, kind: WatchedKind) -> bool:
         listed = await self._list(kind)
@@ -82,8 +84,6 @@ class Auditor:
         for key in found.gone:
             log.info("%s %s is gone without a word from its watch", kind.resource.kind, key)
             self.cache.discard(kind, key)
-        if not found.missing:
-            self._verified.add(kind.resource)
         before = self._overdue.get(kind.resource, {})
         known = self.cache.versions(kind)
         late = [key for key, wanted in before.items() if key in found.missing and known.get(key, ("", -1))[1] < wanted]
