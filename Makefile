@@ -18,6 +18,7 @@ lint: .venv ## Format, lint, types, layers, generated files
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	$(PYTHON) -m kvtier_crds.generate --check
 
 unit: .venv ## The tests that need no cluster
 	$(PYTHON) -m pytest tests/unit tests/chaos
@@ -25,6 +26,9 @@ unit: .venv ## The tests that need no cluster
 KILLS := 50
 crash: .venv ## kill -9 of the store at random moments, KILLS times; figures in .out/crash.json
 	$(PYTHON) -m tests.chaos.crash --kills $(KILLS)
+
+crds: .venv ## Write the CRDs, their chart's templates and docs/resources.md from the models
+	$(PYTHON) -m kvtier_crds.generate
 
 cluster: .venv ## Start the local cluster, for work on the project
 	$(PYTHON) -m dev.cluster up
