@@ -94,7 +94,7 @@ def _convert(gguf: Path, out: Path) -> None:
     # The dequantised model still says that it is quantised, and is then refused when it is loaded again.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    plain = type(model)(model.config).float()
+    plain = type(model)(model.config)
     plain.load_state_dict({name: value.float().contiguous() for name, value in model.state_dict().items()})
     plain.save_pretrained(out)
     AutoTokenizer.from_pretrained(**source).save_pretrained(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import stat
@@ -18,6 +19,27 @@ from .protocol.messages import PagePlace
 GENERATION_BYTES: Final = 8
 
 
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+def map_readonly(descriptor: int, size: int) -> memoryview:
+    """`size` bytes of a file, shared and read-only; unmapped when nothing refers to them any more.
+
+    `mmap.mmap` would keep a descriptor for each of an arena's thousands of chunks. Raises OSError.
+    """
+    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address == _MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _libc.munmap, address, size).atexit = False
+    return memoryview(memory).cast("B").toreadonly()
+
+
 class Chunk:
     """One chunk file, mapped read-only. Immutable, so any thread may read it.
 
@@ -29,10 +51,9 @@ class Chunk:
 
         Raises OSError.
         """
-        memory = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         self.size = size
-        self._bytes = memoryview(memory)
-        self._words: npt.NDArray[np.uint64] = np.frombuffer(memory, dtype="<u8", count=size // GENERATION_BYTES)
+        self._bytes = map_readonly(descriptor, size)
+        self._words: npt.NDArray[np.uint64] = np.frombuffer(self._bytes, dtype="<u8", count=size // GENERATION_BYTES)
 
     def view(self, place: PagePlace) -> memoryview:
         """The page's bytes in place, read-only. They are that page's while its generation stands."""

@@ -1,0 +1,85 @@
+"""docs/protocol.md says in bytes what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import blake3
+import msgspec
+import pytest
+from kvtier_client import Layout, block_hashes, root_hash
+from kvtier_client.protocol.frames import FrameDecoder, encode_frame
+from kvtier_client.protocol.messages import (
+    MAX_BLOCKS,
+    MAX_CHUNKS,
+    Hello,
+    HelloReply,
+    Lookup,
+    LookupReply,
+    RefusalCode,
+    ToAgent,
+    ToClient,
+)
+
+PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+HEX = {name: bytes.fromhex(text) for name, text in re.findall(r"```hex (\S+)\n(.*?)```", PAGE, re.S)}
+LAYOUT = Layout(
+    weights_digest="00112233",
+    config_digest="rope-1",
+    quantisation="",
+    dtype="float32",
+    layers=30,
+    kv_heads=3,
+    head_size=64,
+    block_tokens=16,
+    parallel=(1, 1),
+    groups=("full",),
+    attention="sdpa/HND",
+    lora_digest="",
+    hash_algorithm="sha256_cbor/vllm-none-hash",
+    connector="transformers/1",
+)
+FRAMES = [
+    Hello((1, 1), "example/1"),
+    HelloReply(1, "kvtier-store/0.1.0", "default/chat", "0f6a"),
+    Lookup(1, HEX["layout-fingerprint"], [HEX["block-0"], HEX["block-1"]]),
+    LookupReply(1, 2, 1),
+]
+
+
+def test_layout_fingerprint_is_the_pages_vector() -> None:
+    assert LAYOUT.fingerprint() == HEX["layout-fingerprint"]
+    assert blake3.blake3(HEX["layout-encoding"]).digest() == HEX["layout-fingerprint"]
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame.__struct_config__.tag)
+def test_exchange_is_the_pages_bytes(frame: msgspec.Struct) -> None:
+    data = HEX[str(frame.__struct_config__.tag)]
+    assert encode_frame(frame) == data
+    decoder: FrameDecoder[object] = FrameDecoder(ToAgent | ToClient)
+    assert list(decoder.feed(data)) == [frame]
+    assert decoder.pending_bytes == 0
+
+
+def test_block_hashes_are_the_pages_vectors() -> None:
+    assert root_hash() == HEX["root"]
+    assert block_hashes(range(40), 16) == [HEX["block-0"], HEX["block-1"]]
+    assert block_hashes(range(16), 16, extra_keys=[(("cache_salt", "tenantA"),)]) == [HEX["block-0-salted"]]
+
+
+@pytest.mark.parametrize("kind", [*ToAgent.__args__, *ToClient.__args__], ids=lambda kind: kind.__struct_config__.tag)
+def test_every_message_and_field_is_described(kind: type[msgspec.Struct]) -> None:
+    assert f"`{kind.__struct_config__.tag}`" in PAGE
+    for field in msgspec.structs.fields(kind):
+        assert f"`{field.encode_name}`" in PAGE
+
+
+def test_every_layout_field_and_refusal_code_is_described() -> None:
+    for name in [*(field.name for field in msgspec.structs.fields(Layout)), *RefusalCode]:
+        assert f"`{name}`" in PAGE
+
+
+def test_limits_are_the_pages() -> None:
+    assert f"{MAX_BLOCKS:,}" in PAGE
+    assert f"at most {MAX_CHUNKS}" in PAGE
