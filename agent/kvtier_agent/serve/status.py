@@ -42,7 +42,7 @@ def decide_ready(snapshot: Snapshot | None, cache_node: CacheNode) -> Verdict:
     node = cache_node.name
     if cache_node.spec.drain:
         return _ready(
-            Reason.DRAINING, f"node {node} leaves TierClass {cache_node.spec.tier_class}; it takes no connection"
+            Reason.DRAINING, f"node {node} leaves TierClass {cache_node.spec.tier_class}; its store takes no connection"
         )
     if snapshot is None or (snapshot.ready and snapshot.generation == 0):
         return _ready(Reason.STARTING, f"the store on node {node} has started and not read its pools yet")

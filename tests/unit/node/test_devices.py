@@ -1,0 +1,112 @@
+"""Device directories: facts as found, one folder made in each, nothing else touched, nothing left."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from kvtier_agent.node.devices import Devices
+from kvtier_agent.node.preflight import PathState
+from kvtier_crds.models import CacheNodeSpec
+
+from tests.unit.node.cache_nodes import cache_node
+from tests.unit.node.plugin_harness import AS_ROOT
+
+pytestmark = AS_ROOT
+STORE = 64100
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A node's root with two disks."""
+    for name in ("mnt/a", "mnt/b", "kubelet"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def devices(host: Path) -> Devices:
+    return make_devices(host)
+
+
+def make_devices(host: Path) -> Devices:
+    register = host / "kubelet" / "plugins" / "devices.json"
+    return Devices(host_root=host, kubelet_dir=host / "kubelet", register=register, store_uid=STORE)
+
+
+def spec(*paths: str) -> CacheNodeSpec:
+    return cache_node(paths=paths, nvme="1Gi" if paths else None).spec
+
+
+def test_facts_of_a_plain_folder_give_its_space(host: Path, devices: Devices) -> None:
+    (facts,) = devices.fetch_facts(spec("/mnt/a")).devices
+    assert facts.state is PathState.FOLDER
+    assert facts.holds_kubelet
+    assert facts.size_bytes > facts.free_bytes > 0
+    assert facts.used_bytes == 0
+    (host / "mnt/a/kvtier").mkdir()
+    (host / "mnt/a/kvtier/segment").write_bytes(bytes(1 << 20))
+    assert devices.fetch_facts(spec("/mnt/a")).devices[0].used_bytes >= 1 << 20
+
+
+def test_facts_of_what_is_no_folder_name_the_part_at_fault(host: Path, devices: Devices) -> None:
+    (host / "mnt/file").touch()
+    (host / "link").symlink_to("/mnt")
+    (host / "mnt/b/kvtier").symlink_to("/etc")
+    (host / "mnt/a/kvtier").mkdir()
+    os.chown(host / "mnt/a/kvtier", 1000, 1000)
+    paths = ("/mnt/none/x", "/mnt/file", "/link/a", "/mnt/a", "/mnt/b")
+    found = {facts.path: (facts.state, facts.detail) for facts in devices.fetch_facts(spec(*paths)).devices}
+    assert found == {
+        "/mnt/none/x": (PathState.MISSING, "/mnt/none"),
+        "/mnt/file": (PathState.NO_FOLDER, "/mnt/file"),
+        "/link/a": (PathState.NO_FOLDER, "/link"),
+        "/mnt/a": (PathState.FOREIGN, "a directory of user 1000"),
+        "/mnt/b": (PathState.FOREIGN, "not a directory"),
+    }
+
+
+def test_make_folders_makes_one_private_folder_and_never_the_path(host: Path, devices: Devices) -> None:
+    devices.make_folders(spec("/mnt/a"))
+    made = (host / "mnt/a/kvtier").stat()
+    assert (made.st_uid, made.st_gid, stat.S_IMODE(made.st_mode)) == (STORE, STORE, 0o700)
+    assert (host / "mnt/a").stat().st_uid == 0
+    with pytest.raises(FileNotFoundError):
+        devices.make_folders(spec("/mnt/none"))
+    assert not (host / "mnt/none").exists()
+
+
+def test_make_folders_through_a_link_is_refused(host: Path, devices: Devices) -> None:
+    (host / "mnt/link").symlink_to(host / "mnt/a")
+    with pytest.raises(NotADirectoryError):
+        devices.make_folders(spec("/mnt/link"))
+    assert not (host / "mnt/a/kvtier").exists()
+
+
+def test_remove_all_leaves_what_is_not_kvtiers(host: Path, devices: Devices) -> None:
+    devices.make_folders(spec("/mnt/a", "/mnt/b"))
+    (host / "mnt/a/theirs").write_text("theirs")
+    (host / "mnt/a/kvtier/pool").mkdir()
+    (host / "mnt/a/kvtier/pool/segment").write_text("ours")
+    devices.remove_all(spec("/mnt/a", "/mnt/b"))
+    devices.remove_all(spec("/mnt/a", "/mnt/b"))
+    assert sorted(path.name for path in (host / "mnt").rglob("*")) == ["a", "b", "theirs"]
+
+
+def test_remove_all_after_a_restart_takes_devices_that_left_the_class(host: Path, devices: Devices) -> None:
+    devices.make_folders(spec("/mnt/a", "/mnt/b"))
+    successor = make_devices(host)
+    assert successor.unwanted(spec("/mnt/a")) == {"/mnt/b"}
+    successor.remove_all(spec("/mnt/a"))
+    assert not (host / "mnt/b/kvtier").exists()
+    assert successor.unwanted(spec()) == set()
+
+
+def test_remove_all_of_a_disk_that_is_gone_succeeds(host: Path, devices: Devices) -> None:
+    devices.make_folders(spec("/mnt/a"))
+    (host / "mnt/a/kvtier").rmdir()
+    (host / "mnt/a").rmdir()
+    devices.remove_all(spec("/mnt/a"))
+    assert devices.unwanted(spec()) == set()
