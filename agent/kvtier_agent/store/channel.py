@@ -1,0 +1,163 @@
+"""A framed Unix stream socket on the event loop, with descriptors beside frames.
+
+Bounded: a peer that does not read is closed once `out_limit` bytes wait for it; a peer that sends
+descriptors which no frame takes is closed too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from kvtier_client.protocol.frames import FrameDecoder, FrameError, encode_frame
+
+_RECEIVE_BYTES: Final = 64 << 10
+"""Read in one go, so that one busy peer does not keep the loop from the others."""
+
+Message = TypeVar("Message")
+
+
+class Channel(Generic[Message]):
+    """One connection. Event loop thread only; every callback runs there.
+
+    `on_close` is called exactly once, with the reason; no callback follows it. `on_malformed` comes before
+    the close, and may still send.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        union: Any,
+        on_message: Callable[[Message], None],
+        on_close: Callable[[str], None],
+        *,
+        on_malformed: Callable[[str], None] | None = None,
+        out_limit: int = 16 << 20,
+        fd_limit: int = 4,
+    ) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._decoder: FrameDecoder[Message] = FrameDecoder(union)
+        self._on_message, self._on_close, self._on_malformed = on_message, on_close, on_malformed
+        self._out: deque[tuple[memoryview, list[int]]] = deque()
+        self._out_bytes, self._out_limit = 0, out_limit
+        self._fds: deque[int] = deque()
+        self._fd_limit = fd_limit
+        self._reading = self._writing = False
+        self.closed = False
+        self.resume()
+
+    def send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
+        """Send, or queue. Takes `fds` over and closes them; after the close it only does that."""
+        if self.closed:
+            _close_all(fds)
+            return
+        data = encode_frame(message)
+        self._out.append((memoryview(data), list(fds)))
+        self._out_bytes += len(data)
+        if not self._writing:
+            self._flush()
+        if self._out_bytes > self._out_limit:
+            self.close(f"the peer does not read: {self._out_bytes} bytes wait for it")
+
+    def take_fd(self) -> int | None:
+        """The descriptor that came beside the message at hand; the caller closes it."""
+        return self._fds.popleft() if self._fds else None
+
+    def pause(self) -> None:
+        """Read no more until `resume`."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._sock)
+
+    def resume(self) -> None:
+        """Read again."""
+        if not self._reading and not self.closed:
+            self._reading = True
+            self._loop.add_reader(self._sock, self._receive)
+
+    def close(self, reason: str) -> None:
+        """Close now; what is queued is lost."""
+        if self.closed:
+            return
+        self.pause()
+        self.closed = True
+        if self._writing:
+            self._loop.remove_writer(self._sock)
+        self._sock.close()
+        for _, fds in self._out:
+            _close_all(fds)
+        self._out.clear()
+        _close_all(self._fds)
+        self._fds.clear()
+        self._on_close(reason)
+
+    def close_when_sent(self, reason: str) -> None:
+        """Close once what is queued has been sent as far as the peer takes it without waiting."""
+        if not self.closed and self._out:
+            self._flush()
+        self.close(reason)
+
+    def _receive(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._sock, _RECEIVE_BYTES, 16, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"receive failed: {error.strerror}")
+            return
+        self._fds.extend(fds)
+        if not data:
+            self.close("the peer closed")
+            return
+        try:
+            for message in self._decoder.feed(data):
+                self._on_message(message)
+                if self.closed:
+                    return
+        except FrameError as error:
+            if self._on_malformed is not None:
+                self._on_malformed(str(error))
+            self.close(str(error))
+            return
+        if len(self._fds) > self._fd_limit:
+            self.close("malformed: descriptors that no frame takes")
+
+    def _flush(self) -> None:
+        while self._out:
+            data, fds = self._out[0]
+            try:
+                sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                self._want_writer(True)
+                return
+            except OSError as error:
+                self.close(f"send failed: {error.strerror}")
+                return
+            _close_all(fds)
+            self._out_bytes -= sent
+            if sent == len(data):
+                self._out.popleft()
+            else:
+                self._out[0] = (data[sent:], [])
+        self._want_writer(False)
+
+    def _want_writer(self, wanted: bool) -> None:
+        if wanted and not self._writing:
+            self._loop.add_writer(self._sock, self._flush)
+        elif self._writing and not wanted:
+            self._loop.remove_writer(self._sock)
+        self._writing = wanted
+
+
+def _close_all(fds: Sequence[int] | deque[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

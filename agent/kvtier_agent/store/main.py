@@ -1,0 +1,54 @@
+"""kvtier-store: the process that holds the index and the sockets."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from kvtier_agent.config import ConfigError, StoreConfig, load_config
+
+from .errors import StoreError
+from .log import log
+from .service import Service
+
+
+def main() -> int:
+    """Entry point. Exit code 0 after SIGTERM, 1 when the store cannot start, 2 for a bad configuration."""
+    parser = argparse.ArgumentParser(prog="kvtier-store", description="Keeps KV-cache blocks in DRAM and on NVMe.")
+    parser.add_argument("--config", type=Path, required=True, help="the YAML file; see docs/install.md")
+    path = parser.parse_args().config
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        log("config.refused", error=error)
+        return 2
+    _raise_descriptor_limit()
+    try:
+        asyncio.run(_run(config, path))
+    except (StoreError, OSError) as error:
+        log("store.failed", error=error)
+        return 1
+    return 0
+
+
+async def _run(config: StoreConfig, path: Path) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await Service(config, path).run(stop)
+
+
+def _raise_descriptor_limit() -> None:
+    """Connections and chunks take descriptors: use all that the process may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""The mover processes, as the index process sees them: start, hand out jobs, replace the dead.
+
+Jobs wait here by priority, and a mover is handed the next ones while it works, so that a read never
+stands behind a long row of writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from . import jobs
+from .aio import Tasks
+from .channel import Channel
+from .errors import DeviceError, FormatRefused, JobFailed, MoverDied
+from .log import log
+
+_AT_ONCE: Final = 2
+"""Jobs handed to one mover: one under way, one that it finds when done."""
+_BACKOFF_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
+_STEADY_S: Final = 30.0
+"""A mover that lived this long starts the next back-off anew."""
+
+
+class Priority(IntEnum):
+    """Who goes first."""
+
+    READ = 0
+    COPY = 1
+    ROOM = 1
+    WRITE = 2
+    SCAN = 3
+
+
+class _Pending(NamedTuple):
+    job: jobs.Job
+    fd: int | None
+    parts: list[jobs.Result]
+    future: asyncio.Future[list[jobs.Result]]
+
+
+class _Mover:
+    """One mover process and its jobs."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: subprocess.Popen[bytes] | None = None
+        self.channel: Channel[jobs.FromMover] | None = None
+        self.ready = False
+        self.under_way: dict[int, _Pending] = {}
+        self.orphans: list[_Pending] = []
+        self.deaths = 0
+        self.started = 0.0
+
+
+class Movers:
+    """All movers of one store. Event loop thread only."""
+
+    def __init__(self, count: int, arena: Path) -> None:
+        self._arena = arena
+        self._movers = [_Mover(number) for number in range(count)]
+        self._queue: list[tuple[int, int, _Pending]] = []
+        self._order = itertools.count()
+        self._ids = itertools.count(1)
+        self._tasks = Tasks()
+        self._closing = False
+
+    def next_id(self) -> int:
+        """For a new job."""
+        return next(self._ids)
+
+    def pids(self) -> list[int]:
+        """Of the mover processes that run."""
+        return [it.process.pid for it in self._movers if it.process is not None and it.process.poll() is None]
+
+    def start(self) -> None:
+        """Start the processes; jobs may be submitted at once."""
+        for mover in self._movers:
+            self._spawn(mover)
+
+    async def run(self, job: jobs.Job, priority: Priority, fd: int | None = None) -> Sequence[jobs.Result]:
+        """Have the job done, and return the parts of its result; `fd` is duplicated.
+
+        The job goes on if the caller is cancelled. Raises MoverDied, DeviceError, FormatRefused, JobFailed.
+        """
+        future: asyncio.Future[list[jobs.Result]] = asyncio.get_running_loop().create_future()
+        pending = _Pending(job, None if fd is None else os.dup(fd), [], future)
+        heapq.heappush(self._queue, (priority, next(self._order), pending))
+        self._hand_out()
+        parts = await asyncio.shield(future)
+        failed = parts[-1]
+        if isinstance(failed, jobs.Failed):
+            if failed.refused:
+                raise _Refused(failed.message)
+            raise DeviceError(failed.errno, failed.message) if failed.errno else JobFailed(failed.message)
+        return parts
+
+    def forget_chunk(self, pool_uid: str, chunk_id: int) -> None:
+        """Have every mover unmap a chunk that is gone."""
+        for mover in self._movers:
+            if mover.channel is not None:
+                mover.channel.send(jobs.ForgetChunk(pool_uid, chunk_id))
+
+    async def close(self) -> None:
+        """End the processes. Jobs that are not done fail."""
+        self._closing = True
+        for mover in self._movers:
+            if mover.process is not None:
+                mover.process.kill()
+            if mover.channel is not None:
+                mover.channel.close("closing")
+        for _, _, pending in self._queue:
+            _fail(pending, MoverDied(-1))
+        self._queue.clear()
+        await self._tasks.cancel()
+        for mover in self._movers:
+            if mover.process is not None:
+                await _reap(mover.process, 2.0)
+
+    def _spawn(self, mover: _Mover) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "kvtier_agent.store.mover"]
+        command += ["--fd", str(theirs.fileno()), "--number", str(mover.number)]
+        command += ["--arena", str(self._arena), "--parent", str(os.getpid())]
+        with theirs:
+            mover.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        mover.started = asyncio.get_running_loop().time()
+        mover.channel = Channel(
+            ours,
+            jobs.FromMover,
+            lambda message: self._received(mover, message),
+            lambda reason: self._died(mover, reason),
+            out_limit=256 << 20,
+        )
+
+    def _hand_out(self) -> None:
+        while self._queue:
+            free = [it for it in self._movers if it.ready and len(it.under_way) < _AT_ONCE]
+            if not free:
+                return
+            mover = min(free, key=lambda it: len(it.under_way))
+            _, _, pending = heapq.heappop(self._queue)
+            mover.under_way[pending.job.id] = pending
+            assert mover.channel is not None
+            mover.channel.send(pending.job, () if pending.fd is None else (pending.fd,))
+
+    def _received(self, mover: _Mover, message: jobs.FromMover) -> None:
+        if isinstance(message, jobs.Ready):
+            mover.ready = True
+            self._release_orphans(mover)
+        else:
+            pending = mover.under_way[message.id]
+            pending.parts.append(message)
+            if not message.more:
+                del mover.under_way[message.id]
+                if not pending.future.done():
+                    pending.future.set_result(pending.parts)
+        self._hand_out()
+
+    def _died(self, mover: _Mover, reason: str) -> None:
+        """The jobs fail only once the successor has the lock: until then their I/O may still be in flight."""
+        mover.ready, mover.channel = False, None
+        mover.orphans += mover.under_way.values()
+        mover.under_way.clear()
+        if self._closing:
+            self._release_orphans(mover)
+        else:
+            self._tasks.start(f"mover {mover.number}", self._replace(mover, reason))
+
+    async def _replace(self, mover: _Mover, reason: str) -> None:
+        process = mover.process
+        assert process is not None
+        process.kill()
+        code = await _reap(process, 1.0)
+        if asyncio.get_running_loop().time() - mover.started > _STEADY_S:
+            mover.deaths = 0
+        delay = _BACKOFF_S[min(mover.deaths, len(_BACKOFF_S) - 1)]
+        mover.deaths += 1
+        log("mover.died", number=mover.number, code=code, reason=reason, orphans=len(mover.orphans), restart_s=delay)
+        await asyncio.sleep(delay)
+        self._spawn(mover)
+
+    def _release_orphans(self, mover: _Mover) -> None:
+        for pending in mover.orphans:
+            _fail(pending, MoverDied(mover.number))
+        mover.orphans.clear()
+
+
+class _Refused(FormatRefused, JobFailed):
+    """A mover met another format; its message says what and where."""
+
+    def __init__(self, message: str) -> None:
+        Exception.__init__(self, message)
+
+
+def _fail(pending: _Pending, error: Exception) -> None:
+    if not pending.future.done():
+        pending.future.set_exception(error)
+        pending.future.exception()  # the waiter may be gone
+
+
+async def _reap(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
+    """The exit code; None: the process hangs in the kernel and is left to init."""
+    for _ in range(max(1, int(wait_s / 0.02))):
+        if process.poll() is not None:
+            return process.returncode
+        await asyncio.sleep(0.02)
+    return process.poll()

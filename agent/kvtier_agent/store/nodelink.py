@@ -1,0 +1,96 @@
+"""The link to kvtier-node: asks for this node, and takes pods' listening sockets from it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Final
+
+from kvtier_agent.link import Listener, ListenerGone, NodeRefusal, NodeWelcome, StoreHello, ToStore
+
+from .channel import Channel
+from .log import log
+from .server import Identity, Server
+
+_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class NodeLink:
+    """Keeps one connection to the node socket. Event loop thread only.
+
+    When it is lost, listeners and sessions serve on; listeners that come again replace the earlier ones.
+    """
+
+    def __init__(self, path: str, tier_class: str, server: Server) -> None:
+        self._path, self._tier_class, self._server = path, tier_class, server
+        self._channel: Channel[ToStore] | None = None
+        self._ended = asyncio.Event()
+        self._attempts = 0
+        self._volumes: set[str] = set()
+        """Listeners that came over any link and are not gone."""
+        self.node = ""
+        self.message = "not connected to kvtier-node yet"
+        """Why this store does not serve the node, or ""."""
+
+    async def run(self) -> None:
+        """Connect, and connect again with back-off, until cancelled."""
+        while True:
+            self._ended.clear()
+            try:
+                await self._connect()
+                await self._ended.wait()
+            except OSError as error:
+                reason = error.strerror or "no answer"
+                self.message = f"kvtier-node's socket {self._path}: {reason}"
+                log("node_link.failed", path=self._path, error=reason)
+            finally:
+                if self._channel is not None:
+                    self._channel.close("closing")
+            await asyncio.sleep(_BACKOFF_S[min(self._attempts, len(_BACKOFF_S) - 1)])
+            self._attempts += 1
+
+    async def _connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, self._path), 5.0)
+        except OSError:  # TimeoutError among them
+            sock.close()
+            raise
+        self._channel = Channel(sock, ToStore, self._received, self._closed, fd_limit=1024)
+        self._channel.send(StoreHello(self._tier_class))
+
+    def _received(self, message: ToStore) -> None:
+        assert self._channel is not None
+        if isinstance(message, NodeWelcome):
+            self.node, self.message, self._attempts = message.node, "", 0
+            log("node_link.welcome", node=message.node)
+        elif isinstance(message, NodeRefusal):
+            self.message = message.message
+            self._channel.close(f"refused: {message.message}")
+        elif isinstance(message, ListenerGone):
+            self._volumes.discard(message.volume_id)
+            self._server.remove(message.volume_id)
+        else:
+            self._listen(message)
+
+    def _listen(self, message: Listener) -> None:
+        assert self._channel is not None
+        fd = self._channel.take_fd()
+        if fd is None:
+            self._channel.close("a listener came without its descriptor")
+            return
+        try:
+            sock = socket.socket(fileno=fd)
+        except OSError as error:
+            os.close(fd)
+            log("listener.unusable", volume=message.volume_id, error=error)
+            return
+        self._volumes.add(message.volume_id)
+        self._server.listen(message.volume_id, sock, Identity(message.pod))
+
+    def _closed(self, reason: str) -> None:
+        self._channel = None
+        self._ended.set()
+        log("node_link.closed", reason=reason)

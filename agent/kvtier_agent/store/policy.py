@@ -1,0 +1,142 @@
+"""What goes where, and what has to go: pure decisions over the books of both tiers.
+
+DRAM: a pool reuses slots of its own size class, least recently used leaves first; if it has none, a
+chunk is made, and for that the coldest idle chunk is given back, of the pool itself where its quota is
+reached, of any pool where the capacity is. NVMe: whole segments go, coldest first, by the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from .arena import Arena, Chunk
+from .arena_format import CHUNK_TARGET_BYTES, PAGE, Geometry, decide_geometry
+from .index import Index, Page
+from .nvme import Nvme, Segment, SegmentState
+
+SEGMENT_TARGET_BYTES: Final = 64 << 20
+_PARTS: Final = 8
+"""A quota is at least this many chunks or segments, so that giving one back loses little."""
+
+
+class Grow(NamedTuple):
+    """Make a chunk of this cut."""
+
+    cut: Geometry
+
+
+class Evict(NamedTuple):
+    """Drop this page's DRAM copy and take its slot."""
+
+    page: Page
+
+
+class GiveBack(NamedTuple):
+    """Give this idle chunk back first."""
+
+    chunk: Chunk
+
+
+class Await(NamedTuple):
+    """Nothing can go now, but pages are being written to nvme or chunks are being made: look again."""
+
+
+class NoRoom(NamedTuple):
+    """Everything is held, or the quota is too small for a page of this size."""
+
+    reason: str
+
+
+RoomStep = Grow | Evict | GiveBack | Await | NoRoom
+
+
+@dataclass(frozen=True)
+class RoomView:
+    """What decide_room looks at."""
+
+    arena: Arena
+    index: Index
+    pool_uid: str
+    quota_bytes: int
+    capacity_bytes: int
+    file_alignment: int
+    busy: bool
+    """Whether something is under way that may make room."""
+
+
+def chunk_target_bytes(quota_bytes: int, capacity_bytes: int) -> int:
+    """How large a pool's chunks are to be."""
+    return min(CHUNK_TARGET_BYTES, quota_bytes // _PARTS, capacity_bytes // _PARTS)
+
+
+def decide_room(view: RoomView, slot_bytes: int) -> RoomStep:
+    """The next step towards a slot of this class, none being free."""
+    arena = view.arena
+    cut = decide_geometry(slot_bytes, chunk_target_bytes(view.quota_bytes, view.capacity_bytes), view.file_alignment)
+    over_quota = arena.pool_bytes(view.pool_uid) + cut.file_bytes > view.quota_bytes
+    over_capacity = arena.total_bytes + cut.file_bytes > view.capacity_bytes
+    if not over_quota and not over_capacity:
+        return Grow(cut)
+    page = view.index.evictable(slot_bytes)
+    if page is not None:
+        return Evict(page)
+    if cut.file_bytes > min(view.quota_bytes, view.capacity_bytes):
+        return NoRoom(
+            f"a chunk for pages of {slot_bytes} bytes takes {cut.file_bytes}, more than the pool's quota in dram "
+            f"({view.quota_bytes}) or the node's capacity ({view.capacity_bytes})"
+        )
+    chunk = coldest_idle_chunk(arena.pool_chunks(view.pool_uid) if over_quota else arena.chunks.values())
+    if chunk is not None:
+        return GiveBack(chunk)
+    if view.busy:
+        return Await()
+    return NoRoom("everything in dram is held by readers; release holds, or raise the pool's quota")
+
+
+def coldest_idle_chunk(chunks: Iterable[Chunk]) -> Chunk | None:
+    """The chunk to give back first; None: each has a slot that is in use."""
+    return next((chunk for chunk in sorted(chunks, key=lambda it: it.last_use) if chunk.is_idle()), None)
+
+
+def decide_surplus_chunk(arena: Arena, quotas: dict[str, int], capacity_bytes: int) -> Chunk | None:
+    """The next chunk to give back because a quota or the capacity was lowered; None: all fit, or wait."""
+    for pool_uid, quota in quotas.items():
+        if arena.pool_bytes(pool_uid) > quota:
+            return coldest_idle_chunk(arena.pool_chunks(pool_uid))
+    return coldest_idle_chunk(arena.chunks.values()) if arena.total_bytes > capacity_bytes else None
+
+
+def segment_target_bytes(quota_bytes: int, capacity_bytes: int) -> int:
+    """How large a pool's segments are to be; 0: the pool has no place on nvme."""
+    size = min(SEGMENT_TARGET_BYTES, quota_bytes // _PARTS, capacity_bytes // _PARTS)
+    return size // PAGE * PAGE
+
+
+def open_segments_limit(quota_bytes: int, segment_bytes: int, devices: int) -> int:
+    """How many segments a pool may fill at once: one per device, while most of its quota stays sealed."""
+    return max(1, min(devices, quota_bytes // max(segment_bytes, 1) // 4))
+
+
+def decide_reclaim(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: int) -> Segment | None:
+    """The segment to free before one of `wanted_bytes` is made for the pool; None: none need or none can go.
+
+    With `wanted_bytes` 0: the segment to free because a quota was lowered.
+    """
+    if nvme.pool_bytes(pool_uid) + wanted_bytes > quota_bytes:
+        candidates = nvme.pool_segments(pool_uid)
+    elif nvme.total_bytes + wanted_bytes > nvme.capacity_bytes:
+        candidates = iter(nvme.segments.values())
+    else:
+        return None
+    idle = (segment for segment in candidates if segment.state is SegmentState.SEALED and segment.io == 0)
+    return min(idle, key=lambda it: it.last_use, default=None)
+
+
+def fits_nvme(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: int) -> bool:
+    """Whether a segment of this size may be made for the pool now."""
+    return (
+        nvme.pool_bytes(pool_uid) + wanted_bytes <= quota_bytes
+        and nvme.total_bytes + wanted_bytes <= nvme.capacity_bytes
+    )

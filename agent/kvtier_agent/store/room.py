@@ -1,0 +1,127 @@
+"""Room in DRAM: carries out what `policy` decides, until a slot is free or none can be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from . import jobs
+from .arena import Chunk, Slot
+from .arena_format import Geometry
+from .core import Core, Pool
+from .errors import JobFailed
+from .log import log
+from .movers import Priority
+from .policy import Await, Evict, GiveBack, Grow, NoRoom, RoomStep, RoomView, decide_room, decide_surplus_chunk
+
+_GROWTH_PAUSE_S: Final = 5.0
+"""After the mount refused a chunk, use what there is for this long."""
+
+
+class Room:
+    """Hands out slots. Event loop thread only."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._growth = asyncio.Lock()
+        self._paused_until = 0.0
+
+    async def reserve(self, pool: Pool, slot_bytes: int, deadline: float) -> Slot | NoRoom:
+        """A slot for a page of this class, by `deadline` (the loop's time).
+
+        The caller fills it and places a page in it, or gives it back with `release`.
+        """
+        while True:
+            slot = self.reserve_nowait(pool, slot_bytes)
+            if slot is not None:
+                return slot
+            step = self._decide(pool, slot_bytes)
+            if isinstance(step, NoRoom):
+                return step
+            if isinstance(step, Await):
+                if not await pool.progress.wait(deadline):
+                    return NoRoom("what is in dram was not written to nvme in time")
+            else:
+                await self._resize(pool, slot_bytes)
+
+    def reserve_nowait(self, pool: Pool, slot_bytes: int) -> Slot | None:
+        """As `reserve`; None: a chunk would have to be made or given back, or something waited for."""
+        slot = self._core.arena.take(pool.uid, slot_bytes)
+        if slot is None and isinstance(step := self._decide(pool, slot_bytes), Evict):
+            pool.index.drop_slot(step.page)
+            pool.counters["pages_evicted_dram"] += 1
+            slot = self._core.arena.take(pool.uid, slot_bytes)
+        return slot
+
+    def release(self, pool: Pool, slot: Slot) -> None:
+        """Give back a slot that no page was placed in."""
+        self._core.arena.release(slot)
+        pool.progress.fire()
+
+    async def give_back(self, chunk: Chunk) -> None:
+        """Drop an idle chunk's pages from DRAM and free its memory. Raises JobFailed."""
+        core = self._core
+        pool = core.pools[chunk.pool_uid]
+        pages = list(chunk.pages.values())
+        for page in pages:
+            if page.slot is not None:
+                pool.index.drop_slot(page)
+        pool.counters["pages_evicted_dram"] += len(pages)
+        core.arena.close(chunk)
+        await core.movers.run(jobs.DropChunk(core.movers.next_id(), chunk.pool_uid, chunk.id), Priority.ROOM)
+        core.movers.forget_chunk(chunk.pool_uid, chunk.id)
+        core.arena.discard(chunk)
+        pool.progress.fire()
+
+    async def trim(self) -> None:
+        """Give back what lowered quotas and capacity no longer allow, as far as it is idle. Raises JobFailed."""
+        core = self._core
+        async with self._growth:
+            while True:
+                quotas = {pool.uid: pool.dram_quota for pool in core.pools.values() if pool.grant is not None}
+                chunk = decide_surplus_chunk(core.arena, quotas, core.config.arena.capacity)
+                if chunk is None:
+                    return
+                await self.give_back(chunk)
+
+    def _decide(self, pool: Pool, slot_bytes: int) -> RoomStep:
+        core = self._core
+        capacity = int(core.config.arena.capacity)
+        if asyncio.get_running_loop().time() < self._paused_until:
+            capacity = min(capacity, core.arena.total_bytes)
+        view = RoomView(
+            core.arena,
+            pool.index,
+            pool.uid,
+            pool.dram_quota,
+            capacity,
+            core.config.arena.slot_alignment,
+            busy=pool.writes > 0,
+        )
+        return decide_room(view, slot_bytes)
+
+    async def _resize(self, pool: Pool, slot_bytes: int) -> None:
+        """Make or give back one chunk, if that is still what has to be done."""
+        async with self._growth:
+            if self._core.arena.has_free(pool.uid, slot_bytes):
+                return
+            step = self._decide(pool, slot_bytes)
+            try:
+                if isinstance(step, Grow):
+                    await self._grow(pool, step.cut)
+                elif isinstance(step, GiveBack):
+                    await self.give_back(step.chunk)
+            except JobFailed as error:
+                self._paused_until = asyncio.get_running_loop().time() + _GROWTH_PAUSE_S
+                log("arena.resize_failed", pool=pool.uid, error=error)
+
+    async def _grow(self, pool: Pool, cut: Geometry) -> None:
+        core = self._core
+        chunk = core.arena.reserve(pool.uid, cut)
+        job = jobs.CreateChunk(core.movers.next_id(), pool.uid, chunk.id, *cut)
+        try:
+            await core.movers.run(job, Priority.ROOM)
+        except JobFailed:
+            core.arena.discard(chunk)
+            raise
+        core.arena.add(chunk)

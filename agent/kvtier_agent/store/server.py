@@ -1,0 +1,162 @@
+"""Listeners and sessions: who may connect, and who has to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kvtier_client.protocol.messages import RefusalCode
+
+from kvtier_agent.control import PoolGrant, SetPools
+from kvtier_agent.link import PodIdentity
+
+from .core import Pool
+from .errors import Refusal
+from .grants import resolve_pool
+from .log import log
+from .session import Session
+from .store import Store
+
+_ACCEPT_AT_ONCE: Final = 16
+MAX_SESSIONS: Final = 256
+"""Connections of one listener."""
+
+
+class Identity(NamedTuple):
+    """Who stands behind a listener: a pod, or without a cluster whoever reaches the pool's socket."""
+
+    pod: PodIdentity | None
+    pool_uid: str = ""
+
+    def key(self) -> str:
+        """Whom holds belong to."""
+        return f"{self.pod.namespace}/{self.pod.name}/{self.pod.uid}" if self.pod else f"socket/{self.pool_uid}"
+
+
+class _Listening(NamedTuple):
+    sock: socket.socket
+    identity: Identity
+
+
+class Server:
+    """All listeners and their sessions. Event loop thread only."""
+
+    def __init__(self) -> None:
+        self.store: Store | None = None
+        """Set once recovery is done."""
+        self.grants: tuple[PoolGrant, ...] | None = None
+        """None: not told yet."""
+        self.draining = False
+        self._listeners: dict[str, _Listening] = {}
+        self._sessions: dict[str, set[Session]] = {}
+
+    def listen(self, volume_id: str, sock: socket.socket, identity: Identity) -> None:
+        """Accept on `sock`, which is taken over. It replaces the volume's earlier listener; sessions stay."""
+        earlier = self._listeners.get(volume_id)
+        if earlier is not None:
+            self._stop(earlier)
+        sock.setblocking(False)
+        self._listeners[volume_id] = _Listening(sock, identity)
+        self._sessions.setdefault(volume_id, set())
+        asyncio.get_running_loop().add_reader(sock, self._accept, volume_id)
+        log("listener.added", volume=volume_id, pod=identity.key())
+
+    def remove(self, volume_id: str) -> None:
+        """The volume ended: close its listener and its sessions."""
+        listening = self._listeners.pop(volume_id, None)
+        if listening is not None:
+            self._stop(listening)
+        for session in list(self._sessions.get(volume_id, ())):
+            session.end(Refusal(RefusalCode.UNAVAILABLE, "the volume ended"))
+        self._sessions.pop(volume_id, None)
+        log("listener.removed", volume=volume_id)
+
+    def set_grants(self, message: SetPools) -> None:
+        """Take the grants over, and end at once every session that has none any more."""
+        self.grants, self.draining = message.pools, message.drain
+        for session in list(self._all_sessions()):
+            if session.pool is None:
+                continue
+            try:
+                if self._resolve(session).uid != session.pool.uid:
+                    raise Refusal(RefusalCode.NOT_GRANTED, "the pool was replaced by another of its name; reconnect")
+            except Refusal as refusal:
+                session.end(refusal)
+
+    def admit(self, session: Session) -> tuple[Store, Pool]:
+        """The pool that the session may use now. Raises Refusal."""
+        grant = self._resolve(session)
+        pool = self.store.pool(grant.uid) if self.store is not None else None
+        if self.store is None or pool is None:
+            raise Refusal(RefusalCode.NOT_READY, "the store is recovering; try again in a moment")
+        return self.store, pool
+
+    def leave(self, session: Session) -> None:
+        """The session is closed; with the pod's last one its holds go."""
+        self._sessions.get(session.volume_id, set()).discard(session)
+        if session.pool is not None and not any(it.pod == session.pod for it in self._all_sessions()):
+            session.pool.holds.release_pod(session.pod)
+            session.pool.progress.fire()
+
+    def connections(self) -> Counter[str]:
+        """Sessions by pool UID."""
+        return Counter(session.pool.uid for session in self._all_sessions() if session.pool is not None)
+
+    def close(self) -> None:
+        """Stop accepting, and end every session."""
+        for listening in self._listeners.values():
+            self._stop(listening)
+        self._listeners.clear()
+        for session in list(self._all_sessions()):
+            session.end(Refusal(RefusalCode.UNAVAILABLE, "the store is stopping"))
+
+    def _resolve(self, session: Session) -> PoolGrant:
+        if self.grants is None:
+            raise Refusal(RefusalCode.NOT_READY, "the store does not know its pools yet; try again in a moment")
+        if self.draining:
+            raise Refusal(RefusalCode.UNAVAILABLE, "the node is being drained of its cache")
+        listening = self._listeners.get(session.volume_id)
+        if listening is None:
+            raise Refusal(RefusalCode.UNAVAILABLE, "the volume ended")
+        if listening.identity.pod is not None:
+            return resolve_pool(listening.identity.pod, self.grants)
+        return next(grant for grant in self.grants if grant.uid == listening.identity.pool_uid)
+
+    def _accept(self, volume_id: str) -> None:
+        listening = self._listeners[volume_id]
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                sock, _ = listening.sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log("accept.failed", volume=volume_id, error=error)
+                self._pause(volume_id)
+                return
+            sessions = self._sessions[volume_id]
+            if len(sessions) >= MAX_SESSIONS:
+                log("session.too_many", volume=volume_id, limit=MAX_SESSIONS)
+                sock.close()
+                continue
+            sessions.add(Session(sock, self, volume_id, listening.identity.key()))
+
+    def _pause(self, volume_id: str) -> None:
+        """Out of descriptors, most likely: accepting again at once would only spin."""
+        loop = asyncio.get_running_loop()
+        listening = self._listeners[volume_id]
+        loop.remove_reader(listening.sock)
+        loop.call_later(1.0, self._unpause, volume_id, listening)
+
+    def _unpause(self, volume_id: str, listening: _Listening) -> None:
+        if self._listeners.get(volume_id) is listening:
+            asyncio.get_running_loop().add_reader(listening.sock, self._accept, volume_id)
+
+    def _stop(self, listening: _Listening) -> None:
+        asyncio.get_running_loop().remove_reader(listening.sock)
+        listening.sock.close()
+
+    def _all_sessions(self) -> Iterator[Session]:
+        return (session for sessions in self._sessions.values() for session in sessions)

@@ -1,0 +1,165 @@
+"""The store as a service: sockets, attendant and node link around a Store, from start to clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from kvtier_agent.config import PoolConfig, StoreConfig
+from kvtier_agent.control import SetPools, Snapshot
+
+from .aio import Tasks
+from .attendant import ATTENDANT, Attendant
+from .log import log
+from .nodelink import NodeLink
+from .recovery import take_arena
+from .server import Identity, Server
+from .store import Store, set_pools_of
+
+_SNAPSHOT_S: Final = 1.0
+_LOCK_WAIT_S: Final = 60.0
+_FLUSH_S: Final = 20.0
+_BACKLOG: Final = 128
+
+
+class Service:
+    """One store process. Event loop thread only."""
+
+    def __init__(self, config: StoreConfig, config_path: Path, attendant: Sequence[str] = ATTENDANT) -> None:
+        self._config = config
+        self._server = Server()
+        self._attendant = Attendant(config_path, self._set_pools, attendant)
+        self._link = NodeLink(config.node_socket, config.tier_class or "", self._server) if config.node_socket else None
+        self._store: Store | None = None
+        self._tasks = Tasks()
+        self._latest = set_pools_of(config) if config.pools else None
+        self._changed = asyncio.Event()
+        self._generation = 0
+        self._drained = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`. Raises FormatRefused, LockHeld, JobFailed, OSError when it cannot start."""
+        self._tasks.start("attendant", self._attendant.run())
+        self._tasks.start("snapshots", self._send_snapshots())
+        if self._link is not None:
+            self._tasks.start("node link", self._link.run())
+        sockets = [bind_socket(pool) for pool in self._config.pools]
+        for pool, sock in zip(self._config.pools, sockets, strict=True):
+            self._server.listen(pool.socket, sock, Identity(None, pool.uid))
+        lock = None
+        try:
+            starting = asyncio.ensure_future(take_arena(Path(self._config.arena.path), _LOCK_WAIT_S))
+            stopped = asyncio.ensure_future(stop.wait())
+            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                return
+            lock = starting.result()
+            self._store = Store(self._config)
+            await self._store.start()
+            self._server.store = self._store
+            self._tasks.start("pools", self._apply_pools())
+            log("store.serving", arena=self._config.arena.path, movers=self._config.movers)
+            await stopped
+        finally:
+            await self._end()
+            if lock is not None:
+                lock.release()
+
+    async def _end(self) -> None:
+        """Take no more requests, flush what is written, end the other processes."""
+        self._server.close()
+        if self._store is not None:
+            flushed = await self._store.flush(asyncio.get_running_loop().time() + _FLUSH_S)
+            log("store.stopping", flushed=flushed)
+        await self._tasks.cancel()
+        if self._store is not None:
+            await self._store.close()
+        for pool in self._config.pools:
+            with contextlib.suppress(OSError):
+                Path(pool.socket).unlink()
+
+    def _set_pools(self, message: SetPools) -> None:
+        """Grants hold at once; purges and drain follow in order."""
+        self._latest = message
+        if self._server.store is not None:
+            self._server.set_grants(message)
+        self._changed.set()
+
+    async def _apply_pools(self) -> None:
+        """Act on the latest pools, one change after the other."""
+        assert self._store is not None
+        while True:
+            self._changed.clear()
+            message = self._latest
+            if message is not None:
+                self._drained = False
+                self._server.set_grants(message)
+                await self._store.apply_grants(message.pools)
+                if message.drain:
+                    self._drained = await self._store.flush(asyncio.get_running_loop().time() + _FLUSH_S)
+                self._generation = message.generation
+                log("pools.applied", generation=message.generation, pools=len(message.pools), drained=self._drained)
+                self._attendant.send(self.snapshot())
+                if message.drain and not self._drained:
+                    await asyncio.sleep(_SNAPSHOT_S)
+                    continue
+            await self._changed.wait()
+
+    async def _send_snapshots(self) -> None:
+        while True:
+            self._attendant.send(self.snapshot())
+            await asyncio.sleep(_SNAPSHOT_S)
+            if self._store is not None and self._server.store is not None:
+                self._store.expire_holds()
+                await self._store.trim()
+
+    def snapshot(self) -> Snapshot:
+        """The state now."""
+        message = self._not_ready()
+        store = self._server.store
+        node = self._link.node if self._link else socket.gethostname()
+        if store is None:
+            return Snapshot(False, message, self._generation, False, node, {}, ())
+        connections = self._server.connections()
+        return Snapshot(
+            ready=not message,
+            message=message,
+            generation=self._generation,
+            drained=self._drained,
+            node=node,
+            tiers=store.tiers(),
+            pools=tuple(store.pool_snapshot(pool, connections[pool.uid]) for pool in store.served()),
+            device_errors=store.device_errors(),
+            direct_io=store.direct_io(),
+        )
+
+    def _not_ready(self) -> str:
+        if self._server.store is None:
+            return "recovering"
+        if self._link is not None and self._link.message:
+            return self._link.message
+        return "" if self._generation else "the node's pools are not known yet"
+
+
+def bind_socket(pool: PoolConfig) -> socket.socket:
+    """The listening socket of a pool, in place of one that an earlier store left. Raises OSError."""
+    path = Path(pool.socket)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sock.bind(f"/proc/self/fd/{folder}/{path.name}")  # a path may be longer than a socket address
+    finally:
+        os.close(folder)
+    sock.listen(_BACKLOG)
+    return sock
