@@ -17,7 +17,7 @@ from dev.cluster import cgroups, machine, preflight, removal, tools
 from dev.cluster.controlplane import ControlPlane
 from dev.cluster.layout import REPOSITORY, Layout
 from dev.cluster.node import Node, NodeStarter
-from dev.cluster.processes import CommandFailed, run
+from dev.cluster.processes import CommandFailed, reap, run
 from dev.cluster.progress import Progress
 from dev.images.pause import pause_image
 
@@ -122,6 +122,7 @@ class Cluster:
         """Cut a node off as if its power had failed; its Node object stays in the cluster."""
         layout = self._layout.node(name)
         cgroups.remove(layout.cgroup)
+        reap(layout.cgroup)
         shutil.rmtree(layout.folder, ignore_errors=True)
 
     def nodes(self) -> list[Node]:
@@ -168,6 +169,7 @@ class Cluster:
         Raises CgroupBusy when a process cannot be killed.
         """
         removal.remove(self._layout)
+        reap(self._layout.cgroup)
         self._release_watcher(removal.KEEP)
 
     def _control_plane(self, *, scheduler: bool) -> None:

@@ -13,8 +13,13 @@ from dev.cluster import cgroups
 
 PROGRAMS = Path(__file__).parent / "programs"
 LOG_TAIL_LINES = 25
+REAP_S = 10.0
 # Enters the cgroups before the program starts, so that no child of it can be outside.
 ENTER = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 97; shift; done; shift; exec "$@"'
+
+
+_started: list[tuple[str, subprocess.Popen[bytes]]] = []
+"""Handles of this process's children with their cgroups: a child must be waited for by whoever started it."""
 
 
 class CommandFailed(Exception):
@@ -57,7 +62,17 @@ def start(
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
+    _started.append((cgroup, handle))
     return Process(name, handle, log)
+
+
+def reap(cgroup: str) -> None:
+    """Wait for the children of this process that ran in `cgroup` or below, after these were killed."""
+    for entry in list(_started):
+        where, handle = entry
+        if Path(where).is_relative_to(cgroup):
+            handle.wait(REAP_S)
+            _started.remove(entry)
 
 
 def python_program(name: str, *arguments: str) -> list[str]:

@@ -1,0 +1,33 @@
+"""A running cluster of one node, with the project's images, shared by all tests of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dev.cluster import Cluster
+from dev.images import Image, build_images
+from tests.clusters import build_before_tests, own_cluster, skip_where_impossible
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    build_before_tests(session, str(Path(__file__).parent), images=True)
+
+
+@pytest.fixture(scope="session")
+def images() -> dict[str, Image]:
+    """The images `operator`, `agent` and `sidecar`."""
+    skip_where_impossible()
+    return build_images()
+
+
+@pytest.fixture(scope="session")
+def cluster(images: dict[str, Image]) -> Iterator[Cluster]:
+    """One node, n1, Ready, with all images loaded."""
+    with own_cluster("node") as started:
+        started.up(nodes=1)
+        for image in images.values():
+            started.load_image(image.archive)
+        yield started
