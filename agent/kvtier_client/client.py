@@ -127,7 +127,7 @@ class Client:
                 raise Failure(PROTOCOL, f"the agent named {len(reply.places)} places for {reply.blocks} blocks")
             places = tuple((connection.chunk_of(place), place) for place in reply.places)
             release = _releaser(self._pool, connection, reply.hold_id) if reply.hold_id else None
-            return Held(len(pages), places, release)
+            return Held(len(pages), places, release, lambda: self._count(GENERATION))
 
         if not asked:
             return Held()
@@ -159,8 +159,6 @@ class Client:
                 np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(view, np.uint8))
                 copied += 1
             intact = held.intact()
-        if intact < held.blocks:
-            self._count(GENERATION)
         blocks = min(copied // len(pages), intact)
         return Restored(blocks, held.tiers[: blocks * len(pages)])
 

@@ -69,10 +69,12 @@ class Held:
         pages_per_block: int = 1,
         places: tuple[tuple[Chunk, PagePlace], ...] = (),
         release: Callable[[], None] | None = None,
+        count_overwritten: Callable[[], None] | None = None,
     ) -> None:
         self._pages_per_block = pages_per_block
         self._places = places
         self._release = release
+        self._count_overwritten = count_overwritten
 
     @property
     def blocks(self) -> int:
@@ -93,6 +95,9 @@ class Held:
         """Leading blocks that nothing has overwritten up to now."""
         for index, (chunk, place) in enumerate(self._places):
             if not chunk.stands(place):
+                count, self._count_overwritten = self._count_overwritten, None
+                if count is not None:
+                    count()
                 return index // self._pages_per_block
         return self.blocks
 
