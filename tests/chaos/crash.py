@@ -25,7 +25,7 @@ from tests.chaos.store_process import StoreFailed
 OUT: Final = Path(__file__).resolve().parents[2] / ".out"
 SERVED_PER_KILL: Final = 1_000
 """Least page reads that each kill must bring, on average."""
-DRAM_PER_KILL: Final = 8 << 20
+DRAM_PER_KILL: Final = 12 << 20
 """Capacity for somewhat more than a round writes."""
 
 
@@ -35,7 +35,7 @@ def crash(kills: int, seed: int) -> CrashReport:
     Raises CgroupUnavailable, StoreFailed, BystanderFailed, TimeoutError; the store's log is then in `.out`.
     """
     report = CrashReport(seed)
-    dram_bytes = max(256 << 20, kills * DRAM_PER_KILL)
+    dram_bytes = max(512 << 20, kills * DRAM_PER_KILL)
     rng = random.Random(seed)
     with open_scene(rng, dram_bytes) as scene:
         try:

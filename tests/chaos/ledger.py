@@ -22,8 +22,8 @@ class Promise:
     """How an acknowledged page must be found."""
 
     reach: Reach
-    in_dram: bool
-    """The slot must have survived: acknowledged, and the arena was not lost since."""
+    in_slot: bool
+    """It must be found in the arena: this put stored it there, and the arena was not lost since."""
 
 
 @dataclass
@@ -62,16 +62,16 @@ class Ledger:
                 self._depths[key] = 1 if parent is None else self._depths[BlockKey(plan.shape.name, parent)] + 1
                 parent = block
 
-    def acknowledge(self, plan: PutPlan, reach: Reach) -> None:
-        """Every page of the put got this far."""
+    def acknowledge(self, plan: PutPlan, reach: Reach, *, all_new: bool = True) -> None:
+        """Every page of the put got this far. Of pages that were known, nvme may have the only copy."""
         with self._lock:
-            self._promises |= dict.fromkeys(plan.page_keys(), Promise(reach, in_dram=True))
+            self._promises |= dict.fromkeys(plan.page_keys(), Promise(reach, in_slot=all_new))
 
     def lose_arena(self) -> None:
         """The node's memory is gone: only what was flushed is still promised, and from nvme."""
         with self._lock:
             flushed = [key for key, promise in self._promises.items() if promise.reach is Reach.FLUSHED]
-            self._promises = dict.fromkeys(flushed, Promise(Reach.FLUSHED, in_dram=False))
+            self._promises = dict.fromkeys(flushed, Promise(Reach.FLUSHED, in_slot=False))
 
     def forgive(self, keys: set[PageKey]) -> None:
         """Stop expecting pages whose loss was counted."""
@@ -140,9 +140,10 @@ def judge_chain(
         if promise is None:
             continue
         absent = index >= len(matches)
-        if promise.in_dram and (absent or tiers[index] is not Tier.DRAM):
+        slot_lost = promise.in_slot and (absent or tiers[index] is not Tier.DRAM)
+        if slot_lost or (absent and promise.reach is not Reach.FLUSHED):
             verdict.lost_dram.add(key)
-        if promise.reach is Reach.FLUSHED and absent:
+        if absent and promise.reach is Reach.FLUSHED:
             verdict.lost_flushed.add(key)
     return verdict
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import shutil
 import signal
 import socket
@@ -15,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import yaml
+from kvtier_client.client import Client
+from kvtier_client.protocol.messages import LAYOUT_BYTES
 from kvtier_crds.models import Tiers
 from kvtier_operator.desired.resources import store_memory_bytes
 
@@ -109,12 +109,12 @@ class StoreProcess:
             )
 
     def wait_ready(self) -> None:
-        """Return once it serves every pool.
+        """Return once it serves its pool.
 
         Raises StoreFailed when it ends before, or is not ready in READY_DEADLINE_S.
         """
         deadline = time.monotonic() + READY_DEADLINE_S
-        while not self._is_ready():
+        while not self._answers():
             if self._process is None or self._process.poll() is not None:
                 raise StoreFailed(f"the store ended by itself; its log ends with:\n{self._log_tail()}")
             if time.monotonic() > deadline:
@@ -138,12 +138,11 @@ class StoreProcess:
             self._memory.remove_container(self._containers.pop())
         self._containers = running
 
-    def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.place.http_port, timeout=2.0)
-        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == http.client.OK
-        return False
+    def _answers(self) -> bool:
+        """Whether a client that comes now is served; HTTP would do, but for a killed store's attendant."""
+        with Client(self.place.socket, deadline_s=5.0) as client:
+            client.lookup(bytes(LAYOUT_BYTES), [bytes(32)])
+            return not client.misses
 
     def _log_tail(self) -> str:
         return "\n".join(self.place.log.read_text(errors="replace").splitlines()[-25:])

@@ -51,6 +51,14 @@ def test_page_whose_slot_was_lost_but_nvme_has_it_is_lost_dram(ledger: Ledger, f
     assert (len(verdict.lost_dram), len(verdict.lost_flushed), verdict.served) == (4, 0, 4)
 
 
+def test_known_page_may_come_from_nvme_but_not_be_absent(ledger: Ledger) -> None:
+    plan = chain_of(2, Reach.DRAM)
+    ledger.expect(plan)
+    ledger.acknowledge(plan, Reach.DRAM, all_new=False)
+    assert judge(ledger, plan, served=2, tier=Tier.NVME) == Verdict(served=2)
+    assert len(judge(ledger, plan, served=1).lost_dram) == 1
+
+
 def test_lost_arena_leaves_only_flushed_pages_promised(ledger: Ledger, flushed: PutPlan) -> None:
     child = chain_of(2, Reach.DRAM, parent=flushed)
     ledger.expect(child)

@@ -28,7 +28,7 @@ def put(client: Client, ledger: Ledger, plan: PutPlan, pages: list[Page]) -> boo
     stored = client.put(plan.shape.fingerprint, plan.parent, pages, reach=plan.reach, deadline_s=PUT_DEADLINE_S)
     if stored.reached is None:
         return False
-    ledger.acknowledge(plan, Reach(stored.reached))
+    ledger.acknowledge(plan, Reach(stored.reached), all_new=stored.known_pages == 0)
     return True
 
 
