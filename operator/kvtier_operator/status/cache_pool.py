@@ -104,6 +104,7 @@ def _serving(spec: CachePoolSpec, ready_nodes: Sequence[CacheNodeFacts], serving
         return false(ConditionType.READY, Reason.NODES_NOT_SERVING, message)
     missing = sorted({node.meta.name for node in ready_nodes} - set(serving))
     if missing:
-        message = f"{names(missing)} of {count(len(ready_nodes), 'ready node')} has not taken the pool up yet"
+        message = f"of {count(len(ready_nodes), 'ready node')}, these have not taken the pool up yet: {names(missing)}"
         return false(ConditionType.READY, Reason.NODES_NOT_SERVING, message)
-    return true(ConditionType.READY, Reason.ALL_NODES_SERVING, f"all of {count(len(serving), 'ready node')} serve it")
+    message = f"every ready node serves it ({len(serving)} of {len(serving)})"
+    return true(ConditionType.READY, Reason.ALL_NODES_SERVING, message)

@@ -58,12 +58,12 @@ def _blocked(tier_class: ClassFacts, mine: Sequence[CacheNodeFacts], view: View,
     dead = [entry.meta.name for entry in present if not view.nodes[entry.meta.name].ready]
     if dead:
         return (
-            f"{names(dead)} cannot be cleaned, being not Ready in Kubernetes; bring it back, or delete the Node "
-            "object if the machine is gone for good"
+            f"nodes that are not Ready in Kubernetes cannot be cleaned: {names(dead)}; bring them back, or delete the "
+            "Node objects of machines that are gone for good"
         )
     slow = [entry.meta.name for entry in present if not entry.is_true(ConditionType.RELEASED)]
     if slow:
-        return f"{names(slow)} is not cleaned yet; read the logs of its store and of the kvtier-node pod there"
+        return f"nodes not cleaned yet: {names(slow)}; read the logs of the store and of the kvtier-node pod there"
     return ""
 
 

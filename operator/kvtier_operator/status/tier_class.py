@@ -135,16 +135,18 @@ def _ready(tier_class: ClassFacts, view: View, judgements: Sequence[Judgement], 
         worst = min(missing, key=lambda judgement: not judgement.findings)
         number = f"{len(missing)} of {count(len(judgements), 'node')} " + ("do" if len(missing) > 1 else "does")
         return false(ConditionType.READY, Reason.NODES_NOT_READY, f"{number} not serve: {worst.cause}")
-    return true(ConditionType.READY, Reason.ALL_NODES_READY, f"all of {count(len(judgements), 'node')} serve")
+    message = f"every node serves ({len(judgements)} of {len(judgements)})"
+    return true(ConditionType.READY, Reason.ALL_NODES_READY, message)
 
 
 def _progressing(judgements: Sequence[Judgement], leaving: Sequence[str]) -> Verdict:
     outdated = [judgement.node for judgement in judgements if not judgement.updated]
     if outdated:
-        message = f"{names(outdated)} of {count(len(judgements), 'node')} await the current specification"
+        message = f"of {count(len(judgements), 'node')}, these await the current specification: {names(outdated)}"
         return true(ConditionType.PROGRESSING, Reason.ROLLING_OUT, message)
     if leaving:
-        return true(ConditionType.PROGRESSING, Reason.DRAINING, f"{names(leaving)} no longer belong here and drain")
+        message = f"nodes that no longer belong here are being drained: {names(leaving)}"
+        return true(ConditionType.PROGRESSING, Reason.DRAINING, message)
     return false(ConditionType.PROGRESSING, Reason.ROLLED_OUT, "every node has the current specification")
 
 
