@@ -9,6 +9,7 @@ import pytest
 
 from dev.cluster import Cluster
 from dev.images import Image, build_images
+from tests.cluster.installation import Installation
 from tests.clusters import build_before_tests, own_cluster, skip_where_impossible
 
 
@@ -31,3 +32,11 @@ def cluster(images: dict[str, Image]) -> Iterator[Cluster]:
         for image in images.values():
             started.load_image(image.archive)
         yield started
+
+
+@pytest.fixture(scope="session")
+def installation(cluster: Cluster, images: dict[str, Image]) -> Installation:
+    """kvtier on that node: both charts, a class, and a pool that is served."""
+    installed = Installation(cluster, images)
+    installed.install()
+    return installed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +10,8 @@ import yaml
 
 from dev.cluster import Cluster
 from dev.cluster.layout import REPOSITORY
-from dev.cluster.progress import wait_until
 from dev.demo.kube import Kubectl, is_ready
+from dev.demo.store import kill_store
 from dev.images import Image
 
 SYSTEM: Final = "kvtier-system"
@@ -74,8 +72,54 @@ class Installation:
         get = ("pod", "-n", NAMESPACE, name)
         self.kubectl.wait(f"pod {name}", lambda: is_ready(self.kubectl.get(*get)), READY_S, self.explain)
         uid = self.kubectl.get(*get)["metadata"]["uid"]
-        return Path("/proc", str(find_process(uid, "kvtier-sidecar")), "root/run/kvtier/kvtier.sock")
+        root = Path("/proc", str(self.cluster.node(node).holder), "root")
+        return root / f"var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/kvtier/mount/kvtier.sock"
 
     def delete_pod(self, name: str) -> None:
         """Delete a client pod, and wait until it is gone."""
         self.kubectl("delete", "pod", "-n", NAMESPACE, name, "--wait", "--grace-period=1", "--ignore-not-found")
+
+    def kill_store(self, node: str = "n1") -> None:
+        """End the store's process on a node as kill -9 does, and return once its pod is Ready again."""
+        pod = self.store_pod(node)
+        restarts = restart_count(pod)
+        kill_store(pod["metadata"]["uid"])
+        self.wait("the store's restart", lambda: restart_count(self.store_pod(node)) > restarts)
+        self.wait("the restarted store to be ready", lambda: is_ready(self.store_pod(node)))
+
+
+def tier_class() -> Manifest:
+    """The sample class, for every node, in a test's sizes."""
+    sample = _sample("tierclass")
+    tiers = {"dram": {"capacityPerNode": "512Mi"}, "nvme": sample["spec"]["tiers"]["nvme"] | {"capacityPerNode": "2Gi"}}
+    sample["spec"] = {"tiers": tiers}
+    return sample
+
+
+def cache_pool() -> Manifest:
+    """The sample pool, with all that the class has."""
+    sample = _sample("cachepool")
+    sample["spec"]["quota"] = {"dram": "512Mi", "nvme": "2Gi"}
+    return sample
+
+
+def engine_pod(name: str, node: str, image: str) -> Manifest:
+    """The sample engine's pod on one node, with an engine that sleeps. `image` is the sidecar's."""
+    pod = _sample("engine")
+    pod["metadata"]["name"] = name
+    spec = pod["spec"]
+    spec |= {"nodeName": node, "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False}
+    spec["initContainers"][0]["image"] = image
+    spec["containers"][0] |= {"image": image, "command": SLEEP}
+    spec["containers"][0]["resources"] = {"requests": {"cpu": "10m", "memory": "64Mi"}}
+    return pod
+
+
+def restart_count(pod: Manifest) -> int:
+    """How often the pod's containers were restarted."""
+    return sum(status["restartCount"] for status in pod["status"].get("containerStatuses", []))
+
+
+def _sample(name: str) -> Manifest:
+    sample: Manifest = yaml.safe_load((REPOSITORY / "samples" / f"{name}.yaml").read_text())
+    return sample
