@@ -36,6 +36,10 @@ from .jobs import PageRef
 if sys.byteorder != "little":
     raise ImportError("the arena format needs a little-endian processor")
 
+NEW_SUFFIX: Final = ".new"
+"""Of a chunk file that is being made."""
+GONE_SUFFIX: Final = ".gone"
+"""Of a chunk file that is being freed."""
 _FALLOC_FL_KEEP_SIZE: Final = 1
 _FALLOC_FL_PUNCH_HOLE: Final = 2
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -109,11 +113,6 @@ class ChunkMap:
         start = self.cut.header_offset(slot)
         return decode_slot(bytes(self._bytes[start : start + SLOT_HEADER_BYTES]), self.cut.slot_bytes)
 
-    def invalidate(self) -> None:
-        """Take every slot from its readers: no generation that was handed out stands any more."""
-        for slot in range(self.cut.slots):
-            self.begin(slot, 0)
-
     def close(self) -> None:
         """Unmap."""
         self._words.release()
@@ -146,7 +145,7 @@ class ChunkMaps:
         """
         path = self.path(pool_uid, chunk_id)
         path.parent.mkdir(exist_ok=True)
-        fresh = path.with_suffix(".new")
+        fresh = path.with_suffix(NEW_SUFFIX)
         with fresh.open("xb+", buffering=0) as file:
             try:
                 os.posix_fallocate(file.fileno(), 0, cut.file_bytes)
@@ -158,20 +157,32 @@ class ChunkMaps:
         fresh.rename(path)
 
     def drop(self, pool_uid: str, chunk_id: int) -> None:
-        """Give the chunk's memory back although clients map it, then its name. Raises OSError."""
-        chunk = self.get(pool_uid, chunk_id)
-        chunk.invalidate()
+        """Give the chunk's memory back although clients map it, then its name. May be repeated. Raises OSError.
+
+        Its name says so first, so that no successor adopts what is half gone.
+        """
         self.forget(chunk_id)
         path = self.path(pool_uid, chunk_id)
-        with path.open("rb+", buffering=0) as file:
-            _punch_hole(file.fileno(), chunk.cut.file_bytes)
-        path.unlink()
+        gone = path.with_suffix(GONE_SUFFIX)
+        for name in (gone, path.with_suffix(NEW_SUFFIX), path):
+            if name.exists():
+                free_chunk_file(name.rename(gone))
 
     def forget(self, chunk_id: int) -> None:
         """Unmap the chunk if it is mapped."""
         gone = self._maps.pop(chunk_id, None)
         if gone is not None:
             gone.close()
+
+
+def free_chunk_file(path: Path) -> None:
+    """Free the file's memory, then its name. Raises OSError.
+
+    A hole reads as zeros to those who map it: every slot shows generation 0, which was never handed out.
+    """
+    with path.open("rb+", buffering=0) as file:
+        _punch_hole(file.fileno(), os.fstat(file.fileno()).st_size)
+    path.unlink()
 
 
 def _punch_hole(fd: int, size: int) -> None:

@@ -10,7 +10,7 @@ from .core import Core
 from .errors import FormatRefused, JobFailed
 from .log import log
 from .movers import Priority
-from .nvme import Device, SegmentState
+from .nvme import Device
 
 
 class Devices:
@@ -44,8 +44,9 @@ class Devices:
         for segment in list(self._core.nvme.segments.values()):
             if segment.device is not device:
                 continue
-            segment.state = SegmentState.GONE
-            index = self._core.pools[segment.pool_uid].index
+            pool = self._core.pools[segment.pool_uid]
             for page in list(segment.pages):
                 if page.nvme is not None and page.nvme.segment is segment:
-                    index.drop_nvme(page)
+                    pool.index.drop_nvme(page)
+            self._core.nvme.discard(segment)
+            pool.progress.fire()

@@ -1,7 +1,7 @@
 """The mover processes, as the index process sees them: start, hand out jobs, replace the dead.
 
-Jobs wait here by priority, and a mover is handed the next ones while it works, so that a read never
-stands behind a long row of writes.
+Jobs wait here by priority, and a mover has one at a time: a read never stands behind a long row of
+writes, and what has not begun can be withdrawn.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import os
 import socket
 import subprocess
@@ -24,8 +25,6 @@ from .channel import Channel
 from .errors import DeviceError, FormatRefused, JobFailed, MoverDied
 from .log import log
 
-_AT_ONCE: Final = 2
-"""Jobs handed to one mover: one under way, one that it finds when done."""
 _BACKOFF_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _STEADY_S: Final = 30.0
 """A mover that lived this long starts the next back-off anew."""
@@ -35,10 +34,11 @@ class Priority(IntEnum):
     """Who goes first."""
 
     READ = 0
-    COPY = 1
     ROOM = 1
-    WRITE = 2
-    SCAN = 3
+    COPY = 2
+    SYNC = 3
+    WRITE = 4
+    SCAN = 5
 
 
 class _Pending(NamedTuple):
@@ -87,16 +87,23 @@ class Movers:
         for mover in self._movers:
             self._spawn(mover)
 
-    async def run(self, job: jobs.Job, priority: Priority, fd: int | None = None) -> Sequence[jobs.Result]:
+    async def run(
+        self, job: jobs.Job, priority: Priority, *, fd: int | None = None, start_by: float = math.inf
+    ) -> Sequence[jobs.Result]:
         """Have the job done, and return the parts of its result; `fd` is duplicated.
 
-        The job goes on if the caller is cancelled. Raises MoverDied, DeviceError, FormatRefused, JobFailed.
+        A job that no mover began by `start_by` (the loop's time) is withdrawn; one that was begun goes on
+        whatever becomes of the caller. Raises MoverDied, DeviceError, FormatRefused, JobFailed.
         """
-        future: asyncio.Future[list[jobs.Result]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[jobs.Result]] = loop.create_future()
         pending = _Pending(job, None if fd is None else os.dup(fd), [], future)
         heapq.heappush(self._queue, (priority, next(self._order), pending))
         self._hand_out()
+        timer = loop.call_at(start_by, self._withdraw, pending) if start_by < math.inf else None
         parts = await asyncio.shield(future)
+        if timer is not None:
+            timer.cancel()
         failed = parts[-1]
         if isinstance(failed, jobs.Failed):
             if failed.refused:
@@ -142,12 +149,21 @@ class Movers:
             out_limit=256 << 20,
         )
 
+    def _withdraw(self, pending: _Pending) -> None:
+        for entry in self._queue:
+            if entry[2] is pending:
+                self._queue.remove(entry)
+                heapq.heapify(self._queue)
+                if pending.fd is not None:
+                    os.close(pending.fd)
+                _fail(pending, JobFailed("every mover was busy until the deadline"))
+                return
+
     def _hand_out(self) -> None:
         while self._queue:
-            free = [it for it in self._movers if it.ready and len(it.under_way) < _AT_ONCE]
-            if not free:
+            mover = next((it for it in self._movers if it.ready and not it.under_way), None)
+            if mover is None:
                 return
-            mover = min(free, key=lambda it: len(it.under_way))
             _, _, pending = heapq.heappop(self._queue)
             mover.under_way[pending.job.id] = pending
             assert mover.channel is not None

@@ -13,6 +13,8 @@ from .channel import Channel
 from .log import log
 from .server import Identity, Server
 
+_SETTLE_S: Final = 10.0
+"""By then kvtier-node has named every volume that it still has."""
 _BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -29,6 +31,8 @@ class NodeLink:
         self._attempts = 0
         self._volumes: set[str] = set()
         """Listeners that came over any link and are not gone."""
+        self._named: set[str] = set()
+        """Of these, the ones that came over this link."""
         self.node = ""
         self.message = "not connected to kvtier-node yet"
         """Why this store does not serve the node, or ""."""
@@ -59,6 +63,7 @@ class NodeLink:
             sock.close()
             raise
         self._channel = Channel(sock, ToStore, self._received, self._closed, fd_limit=1024)
+        self._named.clear()
         self._channel.send(StoreHello(self._tier_class))
 
     def _received(self, message: ToStore) -> None:
@@ -66,12 +71,12 @@ class NodeLink:
         if isinstance(message, NodeWelcome):
             self.node, self.message, self._attempts = message.node, "", 0
             log("node_link.welcome", node=message.node)
+            asyncio.get_running_loop().call_later(_SETTLE_S, self._forget_unnamed, self._channel)
         elif isinstance(message, NodeRefusal):
             self.message = message.message
             self._channel.close(f"refused: {message.message}")
         elif isinstance(message, ListenerGone):
-            self._volumes.discard(message.volume_id)
-            self._server.remove(message.volume_id)
+            self._remove(message.volume_id)
         else:
             self._listen(message)
 
@@ -88,7 +93,19 @@ class NodeLink:
             log("listener.unusable", volume=message.volume_id, error=error)
             return
         self._volumes.add(message.volume_id)
+        self._named.add(message.volume_id)
         self._server.listen(message.volume_id, sock, Identity(message.pod))
+
+    def _forget_unnamed(self, channel: Channel[ToStore]) -> None:
+        """Volumes that ended while there was no link are not named again."""
+        if self._channel is channel:
+            for volume_id in self._volumes - self._named:
+                self._remove(volume_id)
+
+    def _remove(self, volume_id: str) -> None:
+        self._volumes.discard(volume_id)
+        self._named.discard(volume_id)
+        self._server.remove(volume_id)
 
     def _closed(self, reason: str) -> None:
         self._channel = None

@@ -44,7 +44,7 @@ class Segment:
     """One segment file."""
 
     __slots__ = (
-        "device", "entries", "file_bytes", "io", "last_use", "lock", "offset", "pages", "pool_uid",
+        "broken", "device", "entries", "file_bytes", "io", "last_use", "lock", "offset", "pages", "pool_uid",
         "sequence", "state", "synced", "written",
     )  # fmt: skip
 
@@ -60,6 +60,8 @@ class Segment:
         """Runs that end here or before are flushed."""
         self.pages: set[Page] = set()
         self.last_use = 0
+        self.broken = False
+        """A run failed: no further one may be written."""
         self.io = 0
         """Jobs on the file that are queued or under way."""
         self.lock = asyncio.Lock()
@@ -128,8 +130,9 @@ class Nvme:
 
     def resize(self, segment: Segment, file_bytes: int) -> None:
         """The file was cut."""
-        self._count(segment, file_bytes - segment.file_bytes)
-        segment.file_bytes = file_bytes
+        if segment.sequence in self.segments:
+            self._count(segment, file_bytes - segment.file_bytes)
+            segment.file_bytes = file_bytes
 
     def discard(self, segment: Segment) -> None:
         """The file is gone, durably."""

@@ -103,8 +103,9 @@ def coldest_idle_chunk(chunks: Iterable[Chunk]) -> Chunk | None:
 def decide_surplus_chunk(arena: Arena, quotas: dict[str, int], capacity_bytes: int) -> Chunk | None:
     """The next chunk to give back because a quota or the capacity was lowered; None: all fit, or wait."""
     for pool_uid, quota in quotas.items():
-        if arena.pool_bytes(pool_uid) > quota:
-            return coldest_idle_chunk(arena.pool_chunks(pool_uid))
+        over = arena.pool_bytes(pool_uid) > quota
+        if over and (chunk := coldest_idle_chunk(arena.pool_chunks(pool_uid))) is not None:
+            return chunk
     return coldest_idle_chunk(arena.chunks.values()) if arena.total_bytes > capacity_bytes else None
 
 

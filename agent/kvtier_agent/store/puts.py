@@ -152,7 +152,7 @@ class Puts:
             slot_bytes = round_up(page.size, PAGE)
             slot: Slot | NoRoom | None = self._room.reserve_nowait(pool, slot_bytes)
             if batch and (slot is None or batch_bytes >= _BATCH_BYTES or len(batch) == _BATCH_PAGES):
-                copies.append((batch, self._start_copy(pool, staging, layout, batch)))
+                copies.append((batch, self._start_copy(pool, staging, layout, batch, deadline)))
                 batch, batch_bytes = [], 0
             if slot is None:
                 slot = await self._room.reserve(pool, slot_bytes, deadline)
@@ -162,7 +162,7 @@ class Puts:
             batch.append(Filled(page, slot))
             batch_bytes += slot_bytes
         if batch:
-            copies.append((batch, self._start_copy(pool, staging, layout, batch)))
+            copies.append((batch, self._start_copy(pool, staging, layout, batch, deadline)))
         stored = 0
         for filled, copy in copies:
             good = await copy
@@ -173,14 +173,20 @@ class Puts:
                     self._room.release(pool, slot)
         return stored, no_room
 
-    def _start_copy(self, pool: Pool, staging: Staging, layout: bytes, batch: list[Filled]) -> asyncio.Task[bool]:
-        return self._core.tasks.start("copy", self._copy(pool, staging, layout, batch))
+    def _start_copy(
+        self, pool: Pool, staging: Staging, layout: bytes, batch: list[Filled], deadline: float
+    ) -> asyncio.Task[bool]:
+        return self._core.tasks.start("copy", self._copy(pool, staging, layout, batch, deadline))
 
-    async def _copy(self, pool: Pool, staging: Staging, layout: bytes, batch: list[Filled]) -> bool:
+    async def _copy(self, pool: Pool, staging: Staging, layout: bytes, batch: list[Filled], deadline: float) -> bool:
+        """Whether the batch lies committed in its slots.
+
+        A copy that has begun is waited for, past the deadline too: after the reply the client may change the staging.
+        """
         refs = [page_ref(page.hash, page.parent, page.key, page.size, slot) for page, slot in batch]
         job = jobs.CopyIn(self._core.movers.next_id(), pool.uid, layout, refs, [page.offset for page, _ in batch])
         try:
-            await self._core.movers.run(job, Priority.COPY, staging.fd)
+            await self._core.movers.run(job, Priority.COPY, fd=staging.fd, start_by=deadline)
         except JobFailed as error:
             log("copy.failed", pool=pool.uid, error=error)
             return False

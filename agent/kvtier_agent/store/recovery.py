@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from . import jobs
 from .arena import Chunk, Slot
 from .arena_format import PAGE, Geometry, is_pool_uid, parse_chunk_name, round_up
+from .chunkmap import GONE_SUFFIX, NEW_SUFFIX, free_chunk_file
 from .core import Core
 from .devices import Devices
 from .errors import JobFailed
@@ -41,20 +42,18 @@ class Found(NamedTuple):
     nvme: Location | None = None
 
 
-async def take_arena(arena: Path, wait_s: float) -> FileLock:
-    """Take the arena from its last store: its lock, and those of all movers that may still write.
+async def settle_arena(arena: Path, wait_s: float) -> None:
+    """Wait, each up to `wait_s`, for the movers of the last store, and remove what it left half made or half gone.
 
-    Each is waited for up to `wait_s`. Returns the store's lock. Raises LockHeld, OSError.
+    The caller has the store's lock. Raises LockHeld, OSError.
     """
-    lock = FileLock(arena / "store.lock")
-    await lock.acquire_async(wait_s)
     for path in sorted((arena / "movers").glob("*.lock")):
         mover = FileLock(path)
         await mover.acquire_async(wait_s)
         mover.release()
-    for leftover in arena.glob("*/*.new"):
-        leftover.unlink()
-    return lock
+    for suffix in (NEW_SUFFIX, GONE_SUFFIX):
+        for leftover in arena.glob(f"*/*{suffix}"):
+            free_chunk_file(leftover)
 
 
 def list_chunks(arena: Path) -> list[tuple[str, int]]:

@@ -9,13 +9,14 @@ from . import jobs
 from .arena import Chunk, Slot
 from .arena_format import Geometry
 from .core import Core, Pool
-from .errors import JobFailed
+from .errors import DeviceError, JobFailed, MoverDied
 from .log import log
 from .movers import Priority
 from .policy import Await, Evict, GiveBack, Grow, NoRoom, RoomStep, RoomView, decide_room, decide_surplus_chunk
 
-_GROWTH_PAUSE_S: Final = 5.0
-"""After the mount refused a chunk, use what there is for this long."""
+_FULL_S: Final = 30.0
+"""After the mount refused a chunk, take what there is for the capacity this long."""
+_DROP_ATTEMPTS: Final = 3
 
 
 class Room:
@@ -24,7 +25,7 @@ class Room:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._growth = asyncio.Lock()
-        self._paused_until = 0.0
+        self._full_bytes, self._full_until = 0, 0.0
 
     async def reserve(self, pool: Pool, slot_bytes: int, deadline: float) -> Slot | NoRoom:
         """A slot for a page of this class, by `deadline` (the loop's time).
@@ -42,7 +43,10 @@ class Room:
                 if not await pool.progress.wait(deadline):
                     return NoRoom("what is in dram was not written to nvme in time")
             else:
-                await self._resize(pool, slot_bytes)
+                resize = self._core.tasks.start("resize", self._resize(pool, slot_bytes))
+                remaining = deadline - asyncio.get_running_loop().time()
+                if not (await asyncio.wait((resize,), timeout=max(0.0, remaining)))[0]:
+                    return NoRoom("a chunk was not made or given back in time")
 
     def reserve_nowait(self, pool: Pool, slot_bytes: int) -> Slot | None:
         """As `reserve`; None: a chunk would have to be made or given back, or something waited for."""
@@ -68,9 +72,8 @@ class Room:
                 pool.index.drop_slot(page)
         pool.counters["pages_evicted_dram"] += len(pages)
         core.arena.close(chunk)
-        await core.movers.run(jobs.DropChunk(core.movers.next_id(), chunk.pool_uid, chunk.id), Priority.ROOM)
+        await self._drop(chunk)
         core.movers.forget_chunk(chunk.pool_uid, chunk.id)
-        core.arena.discard(chunk)
         pool.progress.fire()
 
     async def trim(self) -> None:
@@ -87,8 +90,8 @@ class Room:
     def _decide(self, pool: Pool, slot_bytes: int) -> RoomStep:
         core = self._core
         capacity = int(core.config.arena.capacity)
-        if asyncio.get_running_loop().time() < self._paused_until:
-            capacity = min(capacity, core.arena.total_bytes)
+        if asyncio.get_running_loop().time() < self._full_until:
+            capacity = min(capacity, self._full_bytes)
         view = RoomView(
             core.arena,
             pool.index,
@@ -111,8 +114,11 @@ class Room:
                     await self._grow(pool, step.cut)
                 elif isinstance(step, GiveBack):
                     await self.give_back(step.chunk)
+            except DeviceError as error:
+                self._full_bytes = self._core.arena.total_bytes
+                self._full_until = asyncio.get_running_loop().time() + _FULL_S
+                log("arena.full", bytes=self._full_bytes, capacity=self._core.config.arena.capacity, error=error)
             except JobFailed as error:
-                self._paused_until = asyncio.get_running_loop().time() + _GROWTH_PAUSE_S
                 log("arena.resize_failed", pool=pool.uid, error=error)
 
     async def _grow(self, pool: Pool, cut: Geometry) -> None:
@@ -122,6 +128,19 @@ class Room:
         try:
             await core.movers.run(job, Priority.ROOM)
         except JobFailed:
-            core.arena.discard(chunk)
+            await self._drop(chunk)
             raise
         core.arena.add(chunk)
+
+    async def _drop(self, chunk: Chunk) -> None:
+        """Remove the chunk's file, wherever its making or an earlier attempt left it. Raises JobFailed."""
+        core = self._core
+        for attempt in range(1, _DROP_ATTEMPTS + 1):
+            try:
+                job = jobs.DropChunk(core.movers.next_id(), chunk.pool_uid, chunk.id)
+                await core.movers.run(job, Priority.ROOM)
+                break
+            except MoverDied:
+                if attempt == _DROP_ATTEMPTS:
+                    raise
+        core.arena.discard(chunk)

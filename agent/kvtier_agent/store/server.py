@@ -21,7 +21,7 @@ from .session import Session
 from .store import Store
 
 _ACCEPT_AT_ONCE: Final = 16
-MAX_SESSIONS: Final = 256
+MAX_SESSIONS: Final = 64
 """Connections of one listener."""
 
 
@@ -88,18 +88,21 @@ class Server:
 
     def admit(self, session: Session) -> tuple[Store, Pool]:
         """The pool that the session may use now. Raises Refusal."""
-        grant = self._resolve(session)
-        pool = self.store.pool(grant.uid) if self.store is not None else None
-        if self.store is None or pool is None:
+        if self.store is None:
             raise Refusal(RefusalCode.NOT_READY, "the store is recovering; try again in a moment")
+        grant = self._resolve(session)
+        pool = self.store.pool(grant.uid)
+        if pool is None:
+            raise Refusal(RefusalCode.NOT_READY, "the pool is being set up; try again in a moment")
         return self.store, pool
 
     def leave(self, session: Session) -> None:
         """The session is closed; with the pod's last one its holds go."""
         self._sessions.get(session.volume_id, set()).discard(session)
-        if session.pool is not None and not any(it.pod == session.pod for it in self._all_sessions()):
-            session.pool.holds.release_pod(session.pod)
-            session.pool.progress.fire()
+        pool = session.pool
+        if pool is not None and not any((it.pod, it.pool) == (session.pod, pool) for it in self._all_sessions()):
+            pool.holds.release_pod(session.pod)
+            pool.progress.fire()
 
     def connections(self) -> Counter[str]:
         """Sessions by pool UID."""

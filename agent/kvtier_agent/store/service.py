@@ -7,22 +7,24 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kvtier_agent.config import PoolConfig, StoreConfig
 from kvtier_agent.control import SetPools, Snapshot
 
 from .aio import Tasks
 from .attendant import ATTENDANT, Attendant
+from .locks import FileLock
 from .log import log
 from .nodelink import NodeLink
-from .recovery import take_arena
+from .recovery import settle_arena
 from .server import Identity, Server
 from .store import Store, set_pools_of
 
 _SNAPSHOT_S: Final = 1.0
+_UPKEEP_S: Final = 0.5
 _LOCK_WAIT_S: Final = 60.0
 _FLUSH_S: Final = 20.0
 _BACKLOG: Final = 128
@@ -41,7 +43,7 @@ class Service:
         self._latest = set_pools_of(config) if config.pools else None
         self._changed = asyncio.Event()
         self._generation = 0
-        self._drained = False
+        self._served = self._drained = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises FormatRefused, LockHeld, JobFailed, OSError when it cannot start."""
@@ -52,25 +54,24 @@ class Service:
         sockets = [bind_socket(pool) for pool in self._config.pools]
         for pool, sock in zip(self._config.pools, sockets, strict=True):
             self._server.listen(pool.socket, sock, Identity(None, pool.uid))
-        lock = None
+        arena = Path(self._config.arena.path)
+        lock = FileLock(arena / "store.lock")
+        stopped = asyncio.ensure_future(stop.wait())
         try:
-            starting = asyncio.ensure_future(take_arena(Path(self._config.arena.path), _LOCK_WAIT_S))
-            stopped = asyncio.ensure_future(stop.wait())
-            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                starting.cancel()
+            if not await _finished(lock.acquire_async(_LOCK_WAIT_S), stopped):
                 return
-            lock = starting.result()
+            if not await _finished(settle_arena(arena, _LOCK_WAIT_S), stopped):
+                return
             self._store = Store(self._config)
-            await self._store.start()
-            self._server.store = self._store
-            self._tasks.start("pools", self._apply_pools())
-            log("store.serving", arena=self._config.arena.path, movers=self._config.movers)
-            await stopped
+            if await _finished(self._store.start(), stopped):
+                self._server.store = self._store
+                self._tasks.start("pools", self._apply_pools())
+                self._tasks.start("upkeep", self._keep_up())
+                log("store.serving", arena=self._config.arena.path, movers=self._config.movers)
+                await stopped
         finally:
             await self._end()
-            if lock is not None:
-                lock.release()
+            lock.release()
 
     async def _end(self) -> None:
         """Take no more requests, flush what is written, end the other processes."""
@@ -101,24 +102,35 @@ class Service:
             if message is not None:
                 self._drained = False
                 self._server.set_grants(message)
-                await self._store.apply_grants(message.pools)
-                if message.drain:
-                    self._drained = await self._store.flush(asyncio.get_running_loop().time() + _FLUSH_S)
-                self._generation = message.generation
-                log("pools.applied", generation=message.generation, pools=len(message.pools), drained=self._drained)
+                self._store.apply_grants(message.pools)
+                self._served = True
                 self._attendant.send(self.snapshot())
-                if message.drain and not self._drained:
-                    await asyncio.sleep(_SNAPSHOT_S)
-                    continue
+                if await _finished(self._complete(message), self._changed.wait()):
+                    log("pools.applied", generation=message.generation, pools=len(message.pools), drain=message.drain)
+                    self._attendant.send(self.snapshot())
             await self._changed.wait()
+
+    async def _complete(self, message: SetPools) -> None:
+        """Wait until purges are durable and, for a drain, writes flushed; only then is the generation acted on."""
+        assert self._store is not None
+        await self._store.purged()
+        self._store.apply_grants(message.pools)
+        while message.drain and not self._drained:
+            self._drained = await self._store.flush(asyncio.get_running_loop().time() + _FLUSH_S)
+            await asyncio.sleep(0 if self._drained else _UPKEEP_S)
+        self._generation = message.generation
+
+    async def _keep_up(self) -> None:
+        assert self._store is not None
+        while True:
+            await asyncio.sleep(_UPKEEP_S)
+            self._store.expire_holds()
+            await self._store.trim()
 
     async def _send_snapshots(self) -> None:
         while True:
             self._attendant.send(self.snapshot())
             await asyncio.sleep(_SNAPSHOT_S)
-            if self._store is not None and self._server.store is not None:
-                self._store.expire_holds()
-                await self._store.trim()
 
     def snapshot(self) -> Snapshot:
         """The state now."""
@@ -145,7 +157,21 @@ class Service:
             return "recovering"
         if self._link is not None and self._link.message:
             return self._link.message
-        return "" if self._generation else "the node's pools are not known yet"
+        return "" if self._served else "the node's pools are not known yet"
+
+
+async def _finished(work: Coroutine[Any, Any, Any], stopped: Awaitable[Any]) -> bool:
+    """Whether `work` ended before `stopped` did; if not, it is cancelled. Raises what `work` raises."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stopped)
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if stopping is not stopped:
+        stopping.cancel()
+    if working.done():
+        working.result()
+        return True
+    working.cancel()
+    await asyncio.wait((working,))
+    return False
 
 
 def bind_socket(pool: PoolConfig) -> socket.socket:

@@ -35,9 +35,11 @@ from .log import log
 from .puts import Staging
 from .store import Store
 
-_MAX_REQUESTS: Final = 64
+_MAX_REQUESTS: Final = 16
 """Under way on one connection; the next are read when some are done."""
 _HELLO_S: Final = 10.0
+_OUT_BYTES: Final = 8 << 20
+"""Most that waits for a client that does not read: three of the largest replies."""
 SERVER: Final = "kvtier-store/0.1"
 
 
@@ -66,7 +68,7 @@ class Session:
         self._requests = 0
         self._tasks = Tasks()
         self._channel: Channel[ToAgent] = Channel(
-            sock, ToAgent, self._received, self._closed, on_malformed=self._malformed
+            sock, ToAgent, self._received, self._closed, on_malformed=self._malformed, out_limit=_OUT_BYTES
         )
         self._hello_timer = asyncio.get_running_loop().call_later(_HELLO_S, self._channel.close, "no hello came")
 

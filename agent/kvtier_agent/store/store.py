@@ -40,7 +40,7 @@ class Store:
     """All pools of one node. Event loop thread only."""
 
     def __init__(self, config: StoreConfig) -> None:
-        """The caller has the arena's locks (`recovery.take_arena`)."""
+        """The caller has the arena's locks (`recovery.settle_arena`)."""
         arena_path = Path(config.arena.path)
         self._chunks = list_chunks(arena_path)
         nvme = config.nvme
@@ -74,10 +74,10 @@ class Store:
         found = self._core.pools.get(uid)
         return found if found is not None and found.grant is not None else None
 
-    async def apply_grants(self, grants: tuple[PoolGrant, ...]) -> None:
-        """Serve these pools and no others. Connections of others were ended before.
+    def apply_grants(self, grants: tuple[PoolGrant, ...]) -> None:
+        """Serve these pools and no others, whose connections were ended before, and start to purge the others.
 
-        Returns once what is not named was purged, durably.
+        A pool that is being purged is served once that is done: apply again then.
         """
         wanted = {grant.uid: grant for grant in grants if is_pool_uid(grant.uid)}
         for uid, pool in self._core.pools.items():
@@ -86,13 +86,15 @@ class Store:
                 self._purges[uid] = self._core.tasks.start("purge", self._purge(pool))
         for uid, grant in wanted.items():
             if uid in self._purges:
-                await self._purges[uid]
+                continue
             pool = self._core.pool(uid)
             is_new, pool.grant = pool.grant is None, grant
             if is_new:
                 self._writer.enqueue(pool, _unwritten(pool))
-        await self.trim()
-        if self._purges:
+
+    async def purged(self) -> None:
+        """Wait until all that was to be purged is gone, durably."""
+        while self._purges:
             await asyncio.wait(list(self._purges.values()))
 
     async def trim(self) -> None:
@@ -217,8 +219,8 @@ class Store:
                     await self._room.give_back(chunk)
         except JobFailed as error:
             log("pool.purge_failed", pool=pool.uid, error=error)
-        left = [it for it in core.nvme.pool_segments(pool.uid) if not it.device.error]
-        return not left and not any(core.arena.pool_chunks(pool.uid)) and pool.writes == 0
+        left = any(core.nvme.pool_segments(pool.uid)) or core.arena.pool_bytes(pool.uid)
+        return not left and pool.writes == 0
 
 
 def _unwritten(pool: Pool) -> list[Page]:

@@ -142,20 +142,19 @@ class Writer:
         return segment, offset, pages
 
     async def _write(self, pool: Pool, segment: Segment, offset: int, pages: list[Page]) -> None:
+        """Write one placed run; what was not written for no fault of its device is queued again."""
         try:
             async with segment.lock:
-                lost = await self._write_run(pool, segment, offset, pages)
+                written = not segment.broken and await self._write_run(pool, segment, offset, pages)
         finally:
             self._runs.release()
             segment.io -= 1
             self._done_with(pool, pages)
-        for page in lost:
-            if page.attached:
-                pool.index.cut(page)
-        self.enqueue(pool, pages if lost else ())
+        if not written:
+            self.enqueue(pool, pages)
 
-    async def _write_run(self, pool: Pool, segment: Segment, offset: int, pages: list[Page]) -> list[Page]:
-        """Write one run; returns pages whose arena copy is damaged, and then nothing was written."""
+    async def _write_run(self, pool: Pool, segment: Segment, offset: int, pages: list[Page]) -> bool:
+        """Whether the run is on the medium. Pages whose arena copy is damaged are cut from the index."""
         refs = [page_ref_of(page, page.slot) for page in pages if page.slot is not None]  # pinned: all have one
         job = jobs.WriteRun(
             self._core.movers.next_id(),
@@ -171,11 +170,16 @@ class Writer:
             (result,) = await self._core.movers.run(job, Priority.WRITE)
         except JobFailed as error:
             self._failed(segment, error)
-            return []
+            return False
         assert isinstance(result, jobs.Moved)
         if result.bad:
+            segment.broken = True  # what is behind the gap in it could be found by a scan only
+            self._seal_if_open(segment)
             log("page.damaged", pool=pool.uid, pages=len(result.bad))
-            return [pages[index] for index in result.bad]
+            for page in (pages[index] for index in result.bad):
+                if page.attached:
+                    pool.index.cut(page)
+            return False
         sizes = [page.size for page in pages]
         segment.written = offset + run_bytes(sizes)
         for page, place, checksum in zip(pages, run_entries_at(offset, sizes), result.checksums, strict=True):
@@ -183,7 +187,7 @@ class Writer:
                 pool.index.set_nvme(page, Location(segment, place, checksum))
                 pool.counters["pages_written_nvme"] += 1
                 pool.counters["bytes_written_nvme"] += page.size
-        return []
+        return True
 
     def _done_with(self, pool: Pool, pages: Sequence[Page]) -> None:
         for page in pages:
@@ -193,10 +197,14 @@ class Writer:
         pool.progress.fire()
 
     def _failed(self, segment: Segment, error: JobFailed) -> None:
-        """Nothing more goes into this segment: behind a run that may be torn, only a scan would find it."""
+        """Nothing more goes into this segment, so that a torn run is its last, which recovery checks."""
+        segment.broken = True
+        self._seal_if_open(segment)
+        self._device_failed(segment.device, error)
+
+    def _seal_if_open(self, segment: Segment) -> None:
         if segment.state is SegmentState.OPEN:
             segment.state = SegmentState.SEALED
-        self._device_failed(segment.device, error)
 
     def _device_failed(self, device: Device, error: JobFailed) -> None:
         if isinstance(error, DeviceError) and error.errno in _FULL:
@@ -294,7 +302,7 @@ class Writer:
         written = segment.written
         segment.io += 1
         try:
-            await self._core.movers.run(jobs.SyncSegment(self._core.movers.next_id(), str(segment.path)), Priority.COPY)
+            await self._core.movers.run(jobs.SyncSegment(self._core.movers.next_id(), str(segment.path)), Priority.SYNC)
         except JobFailed as error:
             self._failed(segment, error)
             return False

@@ -16,6 +16,7 @@ from kvtier_client.protocol.frames import FrameDecoder, encode_frame
 
 LAYOUT = b"L" * 32
 STAGING_BYTES = 8 << 20
+FIRST_PAGE = m.WHOLE_BLOCK[0]
 
 
 class RawClient:
@@ -72,7 +73,7 @@ class RawClient:
         parent: bytes | None,
         blocks: Sequence[tuple[bytes, bytes]],
         *,
-        page: m.PageId = m.PageId(),
+        page: m.PageId = FIRST_PAGE,
         layout: bytes = LAYOUT,
         **more: Any,
     ) -> Any:
