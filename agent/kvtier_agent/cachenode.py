@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ class ApiError(Exception):
 
     def __init__(self, doing: str, code: int, text: str) -> None:
         self.code = code
+        self.is_conflict = code == 409
         super().__init__(f"cannot {doing}: the API server answers {code}: {text[:500]}")
 
 
@@ -54,6 +55,8 @@ class CacheNode:
 
     name: str
     uid: str
+    version: str
+    """resourceVersion: what is decided on this one is not applied to a later one."""
     generation: int
     spec: CacheNodeSpec
     status: Mapping[str, Any]
@@ -71,8 +74,14 @@ def parse_cache_node(raw: Mapping[str, Any]) -> CacheNode:
     Raises pydantic.ValidationError for a spec that this release cannot read.
     """
     metadata = raw["metadata"]
-    spec = CacheNodeSpec.model_validate(raw["spec"], extra="ignore")
-    return CacheNode(metadata["name"], metadata["uid"], metadata.get("generation", 0), spec, raw.get("status", {}))
+    return CacheNode(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        generation=metadata["generation"],
+        spec=CacheNodeSpec.model_validate(raw["spec"], extra="ignore"),
+        status=raw.get("status", {}),
+    )
 
 
 class CacheNodeClient:
@@ -106,7 +115,7 @@ class CacheNodeClient:
     async def __aexit__(self, *_error: object) -> None:
         await self._exits.aclose()
 
-    async def watch(self) -> AsyncIterator[CacheNode | None]:
+    async def watch(self) -> AsyncGenerator[CacheNode | None, None]:
         """The object now, and after every change; None when there is none. Never ends, never raises."""
         pauses = iter(PAUSES_S)
         while True:
@@ -124,12 +133,13 @@ class CacheNodeClient:
     async def apply_status(self, node: CacheNode, manager: str, status: Mapping[str, Any]) -> CacheNode:
         """Server-side apply of `status` by `manager`; returns the object after it.
 
-        Only to this very object, not to a new one of its name. Raises ApiError, aiohttp.ClientError, TimeoutError.
+        Raises ApiError (409 when the object has changed: decide anew once the watch tells), aiohttp.ClientError,
+        TimeoutError.
         """
         body = {
             "apiVersion": API_VERSION,
             "kind": "CacheNode",
-            "metadata": {"name": node.name, "uid": node.uid},
+            "metadata": {"name": node.name, "resourceVersion": node.version},
             "status": status,
         }
         headers = {"Content-Type": "application/apply-patch+yaml"}

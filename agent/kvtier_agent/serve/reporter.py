@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -60,10 +61,12 @@ class Reporter:
         if self._cache_node is None:
             return
         now = datetime.now(UTC)
-        last = build_status(self._attendant.snapshot, self._cache_node, now)
         try:
-            async with asyncio.timeout(FAREWELL_S):
-                await self._apply(self._cache_node, stopped_status(last, self._cache_node, now))
+            async with asyncio.timeout(FAREWELL_S), aclosing(self._api.watch()) as watch:
+                present = await anext(watch)  # a report may have been cut short, so what is there now is read first
+                if decide_pools(present, self._tier_class) and present:
+                    last = build_status(self._attendant.snapshot, present, now)
+                    await self._apply(present, stopped_status(last, present, now))
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
             log.warning("the store's end is not written: %s", error or type(error).__name__)
 
@@ -79,6 +82,8 @@ class Reporter:
         try:
             await self._apply(cache_node, status)
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error, ApiError) and error.is_conflict:
+                return True  # the watch brings the newer object, and with it the next report
             log.warning("the status is not written: %s", error or type(error).__name__)
             return False
         return True

@@ -24,7 +24,12 @@ def raw_cache_node(
         devices = [{"name": f"d{number}", "path": path} for number, path in enumerate(paths)]
         tiers["nvme"] = {"capacityPerNode": nvme, "devices": devices}
     return {
-        "metadata": {"name": "n1", "uid": "77777777-0000-0000-0000-000000000000", "generation": generation},
+        "metadata": {
+            "name": "n1",
+            "uid": "77777777-0000-0000-0000-000000000000",
+            "generation": generation,
+            "resourceVersion": "1",
+        },
         "spec": {"tierClass": tier_class, "tiers": tiers, "pools": list(pools), "drain": drain},
         "status": {"conditions": list(conditions)},
     }
