@@ -75,7 +75,9 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     """Of the last SetPools acted on; 0 before the first."""
     drained: bool
     node: str
+    """The node that it serves; "" while kvtier-node does not take it."""
     tiers: dict[str, TierUse]
+    """Empty before it has recovered."""
     pools: tuple[PoolSnapshot, ...]
     device_errors: dict[str, str] = {}
     """By device name, the last error of a device that is not in use."""

@@ -106,9 +106,9 @@ async def test_status_follows_the_snapshots(api: Api, tmp_path: Path) -> None:
     with stored_cache_node(api, NODE, spec()):
         async with running_reporter(api, tmp_path) as store:
             await until_reason(api, NODE, "Ready", "Starting")
-            store.say(snapshot(generation=1, ready=False, message="1 of 2 segments read"))
+            store.say(snapshot(generation=0, ready=False, tiers={}, message="1 of 2 segments read"))
             recovering = await until_reason(api, NODE, "Ready", "Recovering")
-            assert recovering["message"] == "1 of 2 segments read"
+            assert recovering["message"] == "the store on node agent-status reads what it kept: 1 of 2 segments read"
             store.say(snapshot(generation=1))
             await until_reason(api, NODE, "Ready", "Serving")
             status = read_cache_node(api, NODE)["status"]

@@ -44,19 +44,19 @@ def decide_ready(snapshot: Snapshot | None, cache_node: CacheNode) -> Verdict:
         return _ready(
             Reason.DRAINING, f"node {node} leaves TierClass {cache_node.spec.tier_class}; its store takes no connection"
         )
-    if snapshot is None or (snapshot.ready and snapshot.generation == 0):
-        return _ready(Reason.STARTING, f"the store on node {node} has started and not read its pools yet")
+    if snapshot is None:
+        return _ready(Reason.STARTING, f"the store on node {node} has started and not spoken yet")
+    if snapshot.ready:
+        pools = len(snapshot.pools)
+        return _ready(Reason.SERVING, f"{pools} {'pool is' if pools == 1 else 'pools are'} served on node {node}")
+    if not snapshot.tiers:
+        return _ready(Reason.RECOVERING, f"the store on node {node} reads what it kept: {snapshot.message}")
     if not snapshot.node:
-        said = f" ({snapshot.message})" if snapshot.message else ""
         return _ready(
             Reason.NODE_AGENT_UNAVAILABLE,
-            f"the store on node {node} is not connected to kvtier-node{said}, so that pods cannot reach it; check the "
-            f"kvtier-node pod of that node",
+            f"pods cannot reach the store on node {node}: {snapshot.message}; check the kvtier-node pod of that node",
         )
-    if not snapshot.ready:
-        return _ready(Reason.RECOVERING, snapshot.message or f"the store on node {node} reads what it kept")
-    pools = len(snapshot.pools)
-    return _ready(Reason.SERVING, f"{pools} {'pool is' if pools == 1 else 'pools are'} served on node {node}")
+    return _ready(Reason.STARTING, f"the store on node {node} is not ready: {snapshot.message}")
 
 
 def decide_degraded(snapshot: Snapshot | None) -> Verdict:

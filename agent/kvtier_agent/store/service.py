@@ -136,7 +136,7 @@ class Service:
         """The state now."""
         message = self._not_ready()
         store = self._server.store
-        node = self._link.node if self._link else socket.gethostname()
+        node = socket.gethostname() if self._link is None else "" if self._link.message else self._link.node
         if store is None:
             return Snapshot(False, message, self._generation, False, node, {}, ())
         connections = self._server.connections()

@@ -31,32 +31,30 @@ DRAINING = {"drain": True}
     ("seen", "spec", "status", "reason", "message"),
     [
         pytest.param(snapshot(), {}, "True", "Serving", "1 pool is served on node n1", id="serving"),
+        pytest.param(None, {}, "False", "Starting", "the store on node n1 has started and not spoken yet", id="silent"),
         pytest.param(
-            None, {}, "False", "Starting", "the store on node n1 has started and not read its pools yet", id="silent"
-        ),
-        pytest.param(
-            snapshot(generation=0),
-            {},
-            "False",
-            "Starting",
-            "the store on node n1 has started and not read its pools yet",
-            id="ready-before-its-first-pools",
-        ),
-        pytest.param(
-            snapshot(ready=False, message="3 of 9 segments read"),
+            snapshot(ready=False, message="recovering", node="", tiers={}),
             {},
             "False",
             "Recovering",
-            "3 of 9 segments read",
+            "the store on node n1 reads what it kept: recovering",
             id="recovering",
         ),
         pytest.param(
-            snapshot(node="", ready=False, message="no such file: /run/kvtier/node/node.sock"),
+            snapshot(ready=False, message="the node's pools are not known yet"),
+            {},
+            "False",
+            "Starting",
+            "the store on node n1 is not ready: the node's pools are not known yet",
+            id="no-pools-yet",
+        ),
+        pytest.param(
+            snapshot(node="", ready=False, message="kvtier-node's socket /run/kvtier/node/node.sock: no answer"),
             {},
             "False",
             "NodeAgentUnavailable",
-            "the store on node n1 is not connected to kvtier-node (no such file: /run/kvtier/node/node.sock), so that "
-            "pods cannot reach it; check the kvtier-node pod of that node",
+            "pods cannot reach the store on node n1: kvtier-node's socket /run/kvtier/node/node.sock: no answer; "
+            "check the kvtier-node pod of that node",
             id="no-node-agent",
         ),
         pytest.param(
@@ -116,8 +114,16 @@ def test_drained_holds_for_the_generation_that_asks(seen: Any, spec: dict[str, A
 def test_reasons_are_those_that_the_reference_lists() -> None:
     listed = {(text.type, reason.reason, reason.status) for text in CONDITIONS if text.kind == "CacheNode"
               for reason in text.reasons}  # fmt: skip
-    seen = [None, snapshot(), snapshot(ready=False), snapshot(node=""), snapshot(drained=True),
-            snapshot(direct_io={"d0": False}), snapshot(device_errors={"d0": "x"})]  # fmt: skip
+    seen = [
+        None,
+        snapshot(),
+        snapshot(ready=False, tiers={}),
+        snapshot(ready=False),
+        snapshot(ready=False, node=""),
+        snapshot(drained=True),
+        snapshot(direct_io={"d0": False}),
+        snapshot(device_errors={"d0": "x"}),
+    ]
     for node in (cache_node(), cache_node(drain=True)):
         for item in seen:
             for verdict in (decide_ready(item, node), decide_degraded(item), decide_drained(item, node)):
@@ -203,9 +209,9 @@ def test_changed_figures_are_written_when_due() -> None:
 
 
 def test_changed_reason_is_written_at_once_and_changed_text_when_due() -> None:
-    recovering = build_status(snapshot(ready=False, message="1 of 9"), cache_node(), NOW)
+    recovering = build_status(snapshot(ready=False, tiers={}, message="1 of 9"), cache_node(), NOW)
     node = cache_node(conditions=tuple(recovering["conditions"]))
-    further = build_status(snapshot(ready=False, message="2 of 9"), node, NOW)
+    further = build_status(snapshot(ready=False, tiers={}, message="2 of 9"), node, NOW)
     assert not decide_write(further, recovering, figures_due=False)
     assert decide_write(further, recovering, figures_due=True)
     assert decide_write(build_status(snapshot(), node, NOW), recovering, figures_due=False)
