@@ -57,12 +57,13 @@ class Node:
 class Page:
     """A page that is present in at least one tier, or that was cut and is still pinned."""
 
-    __slots__ = ("attached", "key", "node", "nvme", "pins", "size", "slot", "writing")
+    __slots__ = ("attached", "key", "last_use", "node", "nvme", "pins", "size", "slot", "writing")
 
     def __init__(self, node: Node, key: PageKey, size: int) -> None:
         self.node, self.key, self.size = node, key, size
         self.slot: Slot | None = None
         self.nvme: Location | None = None
+        self.last_use = 0
         self.pins = 0
         """Holds and jobs that need the slot, or the page, to stay."""
         self.writing = False
@@ -144,7 +145,7 @@ class Index:
         page.slot = slot
         slot.chunk.pages[slot.number] = page
         self._lru[page.slot_bytes][page] = None
-        slot.chunk.last_use = self._tick
+        page.last_use = slot.chunk.last_use = self._tick
         self.dram_pages += 1
         self.dram_bytes += page.slot_bytes
 
@@ -229,6 +230,7 @@ class Index:
         return None
 
     def _warm(self, page: Page) -> None:
+        page.last_use = self._tick
         if page.slot is not None:
             self._lru[page.slot_bytes].move_to_end(page)
             page.slot.chunk.last_use = self._tick

@@ -1,8 +1,9 @@
 """What goes where, and what has to go: pure decisions over the books of both tiers.
 
-DRAM: a pool reuses slots of its own size class, least recently used leaves first; if it has none, a
-chunk is made, and for that the coldest idle chunk is given back, of the pool itself where its quota is
-reached, of any pool where the capacity is. NVMe: whole segments go, coldest first, by the same rule.
+DRAM: a pool reuses slots of its own size class, least recently used leaves first. A chunk of another
+class that is colder as a whole than the next such leaf is given back instead, and so is the coldest idle
+chunk where the class has no slot to reuse: of the pool itself where its quota is reached, of any pool
+where the capacity is. NVMe: whole segments go, coldest first, by the same rule.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class RoomView:
     file_alignment: int
     busy: bool
     """Whether something is under way that may make room."""
+    compare: bool = True
+    """Whether to look for a colder chunk of another class. Costs a pass over all chunks: not for every page."""
 
 
 def chunk_target_bytes(quota_bytes: int, capacity_bytes: int) -> int:
@@ -80,14 +83,16 @@ def decide_room(view: RoomView, slot_bytes: int) -> RoomStep:
     if not over_quota and not over_capacity:
         return Grow(cut)
     page = view.index.evictable(slot_bytes)
+    chunks = arena.pool_chunks(view.pool_uid) if over_quota else arena.chunks.values()
     if page is not None:
-        return Evict(page)
+        colder = _colder_chunk(chunks, view.pool_uid, slot_bytes, page.last_use) if view.compare else None
+        return Evict(page) if colder is None else GiveBack(colder)
     if cut.file_bytes > min(view.quota_bytes, view.capacity_bytes):
         return NoRoom(
             f"a chunk for pages of {slot_bytes} bytes takes {cut.file_bytes}, more than the pool's quota in dram "
             f"({view.quota_bytes}) or the node's capacity ({view.capacity_bytes})"
         )
-    chunk = coldest_idle_chunk(arena.pool_chunks(view.pool_uid) if over_quota else arena.chunks.values())
+    chunk = coldest_idle_chunk(chunks)
     if chunk is not None:
         return GiveBack(chunk)
     if view.busy:
@@ -98,6 +103,11 @@ def decide_room(view: RoomView, slot_bytes: int) -> RoomStep:
 def coldest_idle_chunk(chunks: Iterable[Chunk]) -> Chunk | None:
     """The chunk to give back first; None: each has a slot that is in use."""
     return next((chunk for chunk in sorted(chunks, key=lambda it: it.last_use) if chunk.is_idle()), None)
+
+
+def _colder_chunk(chunks: Iterable[Chunk], pool_uid: str, slot_bytes: int, last_use: int) -> Chunk | None:
+    others = (it for it in chunks if (it.pool_uid, it.cut.slot_bytes) != (pool_uid, slot_bytes))
+    return coldest_idle_chunk(it for it in others if it.last_use < last_use)
 
 
 def decide_surplus_chunk(arena: Arena, quotas: dict[str, int], capacity_bytes: int) -> Chunk | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from . import jobs
@@ -16,6 +17,8 @@ from .policy import Await, Evict, GiveBack, Grow, NoRoom, RoomStep, RoomView, de
 
 _FULL_S: Final = 30.0
 """After the mount refused a chunk, take what there is for the capacity this long."""
+_COMPARE_EVERY: Final = 64
+"""Evictions between two looks for a colder chunk of another class."""
 _DROP_ATTEMPTS: Final = 3
 
 
@@ -25,6 +28,7 @@ class Room:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._growth = asyncio.Lock()
+        self._evictions: Counter[tuple[str, int]] = Counter()
         self._full_bytes, self._full_until = 0, 0.0
 
     async def reserve(self, pool: Pool, slot_bytes: int, deadline: float) -> Slot | NoRoom:
@@ -54,6 +58,7 @@ class Room:
         if slot is None and isinstance(step := self._decide(pool, slot_bytes), Evict):
             pool.index.drop_slot(step.page)
             pool.counters["pages_evicted_dram"] += 1
+            self._evictions[pool.uid, slot_bytes] += 1
             slot = self._core.arena.take(pool.uid, slot_bytes)
         return slot
 
@@ -100,6 +105,7 @@ class Room:
             capacity,
             core.config.arena.slot_alignment,
             busy=pool.writes > 0,
+            compare=self._evictions[pool.uid, slot_bytes] % _COMPARE_EVERY == 0,
         )
         return decide_room(view, slot_bytes)
 

@@ -32,6 +32,7 @@ class RawClient:
         self._ids = itertools.count(1)
         self.chunks: dict[int, mmap.mmap] = {}
         self.chunk_fds: dict[int, int] = {}
+        self.gone: set[int] = set()
         self.staging: mmap.mmap | None = None
         self.greeting: Any = None
         if hello:
@@ -127,6 +128,7 @@ class RawClient:
         self.close()
 
     def _map(self, message: m.Chunks) -> None:
+        self.gone.update(message.gone)
         for id_ in message.ids:
             fd = self._fds.pop(0)
             self.chunks[id_] = mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ)

@@ -164,3 +164,26 @@ def test_reclaim_at_the_capacity_takes_the_coldest_of_all_pools() -> None:
     theirs = books.segment(MIB, pool="pool-2")
     books.nvme.capacity_bytes = 2 * MIB
     assert decide_reclaim(books.nvme, POOL, 100 * MIB, MIB) is theirs
+
+
+def test_room_at_the_quota_comes_from_a_colder_chunk_of_another_class() -> None:
+    books = Books()
+    cold = books.chunk(4, slot_bytes=2 * PAGE)
+    own = books.chunk(4)
+    (page,) = books.store("a")
+    quota = cold.cut.file_bytes + own.cut.file_bytes
+    books.index.touch(page.node, (KEY,))
+    assert decide_room(view(books, quota=quota), PAGE) == GiveBack(cold)
+    cold.last_use = page.last_use + 1
+    assert decide_room(view(books, quota=quota), PAGE) == Evict(page)
+
+
+def test_room_at_the_capacity_comes_from_a_colder_chunk_of_another_pool() -> None:
+    books = Books()
+    cold = books.chunk(4, pool="pool-2")
+    own = books.chunk(4)
+    (page,) = books.store("a")
+    books.index.touch(page.node, (KEY,))
+    capacity = cold.cut.file_bytes + own.cut.file_bytes
+    assert decide_room(view(books, capacity=capacity), PAGE) == GiveBack(cold)
+    assert decide_room(view(books, capacity=capacity, quota=own.cut.file_bytes), PAGE) == Evict(page)
