@@ -3,7 +3,7 @@ UV_VERSION := 0.13.9
 UV := $(or $(shell command -v uv),.tools/bin/uv)
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test lint unit crash cluster cluster-down crds images clean
+.PHONY: help demo test lint unit crash cluster cluster-down crds images
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -11,7 +11,8 @@ help: ## Show this list
 demo: .venv ## The main job, end to end, on a local cluster that it starts itself
 	$(PYTHON) -m dev.demo
 
-test: lint unit ## Everything: lint, types, unit, control plane, cluster and engine tests
+test: lint ## Everything: lint, types, unit, crash (short), engine, control plane and cluster tests
+	$(PYTHON) -m pytest tests/unit tests/chaos tests/engines tests/controlplane tests/cluster
 
 lint: .venv ## Format, lint, types, layers, generated files
 	.venv/bin/ruff format --check .
@@ -20,7 +21,7 @@ lint: .venv ## Format, lint, types, layers, generated files
 	.venv/bin/lint-imports
 	$(PYTHON) -m kvtier_crds.generate --check
 
-unit: .venv ## The tests that need no cluster
+unit: .venv ## The tests that need neither a cluster nor a model
 	$(PYTHON) -m pytest tests/unit tests/chaos
 
 KILLS := 50
