@@ -86,15 +86,16 @@ def layers_from_pages(shape: PageShape, pages: Sequence[memoryview]) -> list[Lay
 
     Raises ValueError when a page has another size.
     """
-    joined = torch.empty(
-        (shape.layers, 2, 1, shape.kv_heads, len(pages) * shape.block_tokens, shape.head_size), dtype=shape.dtype
-    )
-    rows = joined.view(torch.uint8).numpy().reshape(shape.rows, len(pages) * shape.run_bytes)
+    tokens = len(pages) * shape.block_tokens
+    # numpy asks for huge pages where it may, torch does not: their first touch costs a quarter.
+    rows = np.empty((shape.rows, len(pages) * shape.run_bytes), np.uint8)
     for index, page in enumerate(pages):
         if page.nbytes != shape.page_bytes:
             raise ValueError(f"page {index} has {page.nbytes} bytes, not {shape.page_bytes}")
         begin = index * shape.run_bytes
         np.copyto(rows[:, begin : begin + shape.run_bytes], np.frombuffer(page, np.uint8).reshape(shape.rows, -1))
+    joined = torch.from_numpy(rows).view(shape.dtype)
+    joined = joined.view(shape.layers, 2, 1, shape.kv_heads, tokens, shape.head_size)
     return [(joined[layer, 0], joined[layer, 1]) for layer in range(shape.layers)]
 
 

@@ -1,0 +1,192 @@
+"""The client and the real store: both tiers, restarts, threads, and an arena that a client cannot change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kvtier_client import Client, Found, Page, Reach, Stored, Tier
+
+from tests.unit.client.peer import LAYOUT, chain
+from tests.unit.client.real_store import RealStore, can_bind_mount, real_store
+
+BLOCK_BYTES = 256 << 10
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealStore]:
+    with real_store(tmp_path_factory.mktemp("store")) as store:
+        yield store
+
+
+@pytest.fixture
+def client(store: RealStore) -> Iterator[Client]:
+    with Client(store.socket, deadline_s=20) as client:
+        yield client
+
+
+def content(value: bytes) -> bytes:
+    """A block's bytes, which follow from its hash."""
+    return (value * (BLOCK_BYTES // len(value) + 1))[:BLOCK_BYTES]
+
+
+def blocks(hashes: list[bytes]) -> list[Page]:
+    return [Page(value, content(value)) for value in hashes]
+
+
+def restored_exactly(client: Client, hashes: list[bytes], tier: Tier) -> bool:
+    buffers = [bytearray(BLOCK_BYTES) for _ in hashes]
+    restored = client.get_into(LAYOUT, hashes, buffers)
+    assert restored.blocks == len(hashes), (restored, client.misses)
+    assert set(restored.tiers) == {tier}
+    return [bytes(buffer) for buffer in buffers] == [content(value) for value in hashes]
+
+
+def test_blocks_survive_eviction_from_dram_on_nvme(client: Client) -> None:
+    first = chain(40, salt=1)
+    assert client.put(LAYOUT, None, blocks(first), reach=Reach.FLUSHED) == Stored(40, 0, Reach.FLUSHED)
+    assert client.put(LAYOUT, None, blocks(first)).known_pages == 40
+    assert restored_exactly(client, first, Tier.DRAM)
+    for salt in range(2, 14):
+        assert client.put(LAYOUT, None, blocks(chain(40, salt))).stored_pages == 40
+    assert client.lookup(LAYOUT, first) == Found(40, 0)
+    assert restored_exactly(client, first, Tier.NVME)
+    assert restored_exactly(client, first, Tier.DRAM)
+    assert not client.misses
+
+
+def test_put_without_its_parent_is_refused_and_counted(client: Client) -> None:
+    assert client.put(LAYOUT, b"absent" * 4, blocks(chain(1, salt=20))) == Stored()
+    assert client.misses == {"refused:parent_absent": 1}
+    assert client.put(LAYOUT, None, blocks(chain(1, salt=20))).stored_pages == 1
+
+
+def test_two_clients_see_each_others_blocks_and_layouts_stay_apart(store: RealStore, client: Client) -> None:
+    client.put(LAYOUT, None, blocks(chain(3, salt=21)))
+    with Client(store.socket, deadline_s=20) as other:
+        assert restored_exactly(other, chain(3, salt=21), Tier.DRAM)
+        assert other.lookup(bytes(32), chain(3, salt=21)) == Found()
+
+
+def test_threads_write_and_read_through_one_client(client: Client) -> None:
+    wrong: list[str] = []
+
+    def work(salt: int) -> None:
+        hashes = chain(8, salt)
+        if client.put(LAYOUT, None, blocks(hashes)).stored_pages != 8:
+            wrong.append(f"{salt}: put")
+        right = [restored_exactly(client, hashes[:count], Tier.DRAM) for count in (8, 3, 5)]
+        if not all(right):
+            wrong.append(f"{salt}: {right}")
+
+    threads = [threading.Thread(target=work, args=(salt,)) for salt in range(30, 38)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert not client.misses
+
+
+def test_killed_store_costs_one_miss_and_its_successor_serves_from_dram(tmp_path: Path) -> None:
+    with real_store(tmp_path) as store, Client(store.socket, deadline_s=20) as client:
+        hashes = chain(10)
+        client.put(LAYOUT, None, blocks(hashes))
+        held = client.get(LAYOUT, hashes)
+        store.kill()
+        began = time.monotonic()
+        assert client.lookup(LAYOUT, hashes) == Found()
+        assert time.monotonic() - began < 2
+        assert [bytes(view) for view in held.views] == [content(value) for value in hashes]
+        assert held.intact() == 10
+        store.start()
+        deadline = time.monotonic() + 10
+        while client.lookup(LAYOUT, hashes) != Found(10, 10):
+            assert time.monotonic() < deadline, client.misses
+            time.sleep(0.05)
+        assert restored_exactly(client, hashes, Tier.DRAM)
+
+
+ATTACK = """
+import ctypes, errno, mmap, os, socket, sys
+from pathlib import Path
+from kvtier_client.protocol.frames import FrameDecoder, encode_frame
+from kvtier_client.protocol.messages import Get, GetReply, Hello, ToClient
+
+def refused(what, attack):
+    try:
+        attack()
+    except OSError as error:
+        print(what, errno.errorcode[error.errno])
+    else:
+        print(what, "SUCCEEDED")
+
+sock = socket.socket(socket.AF_UNIX)
+sock.connect(sys.argv[1])
+decoder, answers, descriptors = FrameDecoder(ToClient), [], []
+sock.sendall(encode_frame(Hello((1, 1))))
+request = Get(1, bytes(range(32)), [bytes.fromhex(sys.argv[2])], 5000)
+sock.sendall(encode_frame(request))
+while not any(isinstance(answer, GetReply) for answer in answers):
+    data, received, _, _ = socket.recv_fds(sock, 65536, 16)
+    descriptors += received
+    answers += decoder.feed(data)
+assert answers[-1].blocks == 1, answers
+chunk, = descriptors
+path = f"/proc/self/fd/{chunk}"
+refused("map", lambda: mmap.mmap(chunk, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
+refused("write", lambda: os.pwrite(chunk, b"x", 0))
+refused("reopen", lambda: os.open(path, os.O_RDWR))
+refused("truncate", lambda: os.ftruncate(chunk, 0))
+refused("truncate-path", lambda: os.truncate(path, 0))
+refused("chmod", lambda: os.chmod(path, 0o777))
+refused("fchmod", lambda: os.fchmod(chunk, 0o777))
+refused("link", lambda: os.link(path, sys.argv[3], follow_symlinks=True))
+memory = mmap.mmap(chunk, 4096, mmap.MAP_SHARED, mmap.PROT_READ)
+libc = ctypes.CDLL(None, use_errno=True)
+address = ctypes.c_void_p(0)
+def protect():
+    from kvtier_client.arena import map_readonly
+    import numpy as np
+    view = map_readonly(chunk, 4096)
+    start = np.frombuffer(view, np.uint8).ctypes.data
+    if libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(4096), 3):
+        raise OSError(ctypes.get_errno(), "mprotect")
+refused("mprotect", protect)
+"""
+"""A client that means harm, with what the store sent it."""
+
+
+@pytest.mark.skipif(not can_bind_mount(), reason="a read-only bind mount needs root with CAP_SYS_ADMIN")
+def test_client_that_maps_the_arena_cannot_write_it_even_as_root(tmp_path: Path) -> None:
+    value = chain(1)[0]
+    with real_store(tmp_path, read_only_mount=True) as store:
+        with Client(store.socket, deadline_s=20) as client:
+            assert client.put(LAYOUT, None, blocks([value])).stored_pages == 1
+        done = subprocess.run(
+            [sys.executable, "-c", ATTACK, str(store.socket), value.hex(), str(tmp_path / "link")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        outcomes = dict(line.split() for line in done.stdout.splitlines())
+        assert outcomes == {
+            "map": "EACCES",
+            "write": "EBADF",
+            "reopen": "EROFS",
+            "truncate": "EINVAL",
+            "truncate-path": "EROFS",
+            "chmod": "EROFS",
+            "fchmod": "EROFS",
+            "link": "EXDEV",
+            "mprotect": "EACCES",
+        }
+        with Client(store.socket, deadline_s=20) as client:
+            assert restored_exactly(client, [value], Tier.DRAM)
