@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from kubernetes.client import ApiClient, Configuration
@@ -28,10 +29,12 @@ _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 
 
-def connect() -> Api:
-    """With the pod's service account, or the kubeconfig of whoever runs it. Raises ConfigException."""
+def connect(kubeconfig: Path | None = None) -> Api:
+    """With that kubeconfig, or the one of whoever runs it, or the pod's service account. Raises ConfigException."""
     configuration = Configuration()
-    load_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    # The mere presence of config_file keeps load_config from looking for a service account.
+    chosen = {"config_file": str(kubeconfig)} if kubeconfig else {}
+    load_config(**chosen, client_configuration=configuration)  # type: ignore[no-untyped-call]
     configuration.connection_pool_maxsize = CONCURRENT_REQUESTS
     configuration.retries = False
     return Api(ApiClient(configuration))
