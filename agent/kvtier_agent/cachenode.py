@@ -39,7 +39,15 @@ class ApiError(Exception):
     def __init__(self, doing: str, code: int, text: str) -> None:
         self.code = code
         self.is_conflict = code == 409
-        super().__init__(f"cannot {doing}: the API server answers {code}: {text[:500]}")
+        super().__init__(f"cannot {doing}: the API server answers {code}: {_words(text)[:500]}")
+
+
+def _words(text: str) -> str:
+    """The message of a Status object, else the text as it is."""
+    try:
+        return str(msgspec.json.decode(text)["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return text.strip()
 
 
 class NotInCluster(Exception):

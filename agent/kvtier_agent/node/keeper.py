@@ -134,13 +134,14 @@ class Keeper:
         wanted = to_conditions(verdicts, present, generation=cache_node.generation, now=datetime.now(UTC))
         if all(present.get(condition["type"]) == condition for condition in wanted):
             return True
-        for verdict in verdicts:
-            log.info("%s is %s: %s: %s", verdict.type, verdict.status, verdict.reason, verdict.message)
         try:
             applied = await self._api.apply_status(cache_node, MANAGER_NODE, {"conditions": wanted})
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.warning("the node's conditions are not written: %s", error or type(error).__name__)
+            if not (isinstance(error, ApiError) and error.is_conflict):  # else the watch brings the newer object
+                log.warning("the node's conditions are not written: %s", error or type(error).__name__)
             return False
+        for verdict in verdicts:
+            log.info("%s is %s: %s: %s", verdict.type, verdict.status, verdict.reason, verdict.message)
         if self._cache_node is cache_node:
             self._cache_node = applied
         return True

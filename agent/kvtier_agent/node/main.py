@@ -1,98 +1,53 @@
 """kvtier-node: root on every node, small. CSI plugin, pods' sockets, arena mount, device folders.
 
-Publishing needs neither store nor API server. Ending it takes nothing off the node: sockets' paths,
-records, the arena and the devices' folders stay for the next one.
+This module is the command. It loads the rest only to serve: the kubelet runs `--probe` again and again,
+and it must answer at once on a node that is short of CPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
 import os
-import signal
 import sys
+import time
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
-import grpc
-from kvtier_crds import names
+from kvtier_crds.names import HOST_ROOT
 
-from kvtier_agent.cachenode import CacheNodeClient, NotInCluster
-from kvtier_agent.node.csi import csi_pb2, csi_pb2_grpc
-from kvtier_agent.node.devices import Devices
-from kvtier_agent.node.keeper import ArenaPlace, Keeper
-from kvtier_agent.node.plugin import csi_socket, serving_plugin
-from kvtier_agent.node.store_link import StoreLink
-from kvtier_agent.node.volumes import Volumes
-
-log = logging.getLogger(__name__)
-
-SWEEP_S: Final = 30.0
-PROBE_DEADLINE_S: Final = 5.0
+HEARTBEAT: Final = Path(HOST_ROOT, "heartbeat")
+SILENT_S: Final = 30.0
+"""A kvtier-node that has not shown itself for this long hangs; it does every five seconds."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; with `--probe`, ask the running one whether it answers."""
+    """Serve the node until SIGTERM, or probe the one that does. Exit status 2: it lacks what it needs."""
     options = _parser().parse_args(argv)
     if options.probe:
-        return probe(options.kubelet_dir)
-    logging.basicConfig(
-        level=os.environ.get("KVTIER_LOG_LEVEL", "info").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+        return probe(HEARTBEAT, time.time())
+    from kvtier_agent.cachenode import NotInCluster
+    from kvtier_agent.node.service import serve
+
     try:
-        api = CacheNodeClient.in_cluster(options.node_name)
+        serve(options.node_name, options.kubelet_dir, options.host_root, HEARTBEAT)
     except (NotInCluster, OSError) as error:
         print(f"kvtier-node: {error}", file=sys.stderr)
         return 2
-    with suppress(asyncio.CancelledError):
-        asyncio.run(run(api, options.node_name, options.kubelet_dir, options.host_root))
     return 0
 
 
-def probe(kubelet_dir: Path) -> int:
-    """0 when the plugin on this node answers, else 1 and why on stderr."""
-    with grpc.insecure_channel(f"unix:{csi_socket(kubelet_dir)}") as channel:
-        try:
-            csi_pb2_grpc.IdentityStub(channel).Probe(csi_pb2.ProbeRequest(), timeout=PROBE_DEADLINE_S)  # type: ignore[no-untyped-call]
-        except grpc.RpcError as error:
-            print(f"kvtier-node does not answer: {error.details()}", file=sys.stderr)
-            return 1
+def probe(heartbeat: Path, now_s: float) -> int:
+    """0 when kvtier-node has shown itself lately, else 1 and why on stderr."""
+    try:
+        silent_s = now_s - heartbeat.stat().st_mtime
+    except FileNotFoundError:
+        print(f"kvtier-node has not started: there is no {heartbeat}", file=sys.stderr)
+        return 1
+    if silent_s > SILENT_S:
+        print(f"kvtier-node has been silent for {silent_s:.0f} s; it is allowed {SILENT_S:.0f} s", file=sys.stderr)
+        return 1
     return 0
-
-
-async def run(api: CacheNodeClient, node: str, kubelet_dir: Path, host_root: Path) -> None:
-    """All of kvtier-node, until cancelled by a signal."""
-    this = asyncio.current_task()
-    assert this is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    run_dir = Path(names.HOST_ROOT)
-    volumes = Volumes(records=run_dir / "volumes", kubelet_dir=kubelet_dir, sidecar_uid=names.SIDECAR_UID)
-    link = StoreLink(node=node, allowed_uids={names.STORE_UID}, published=volumes.published)
-    volumes.on_published, volumes.on_gone = link.announce, link.withdraw
-    volumes.restore()
-    register = csi_socket(kubelet_dir).parent / "devices.json"
-    devices = Devices(host_root=host_root, kubelet_dir=kubelet_dir, register=register, store_uid=names.STORE_UID)
-    store_folder = PurePosixPath(names.ARENA_STORE_DIR).name
-    arena = ArenaPlace(Path(names.ARENA_MOUNT), store_folder, names.STORE_UID)
-    async with api, serving_plugin(kubelet_dir, node, volumes):
-        keeper = Keeper(node=node, link=link, devices=devices, arena=arena, api=api, class_file=run_dir / "tier-class")
-        log.info("kvtier-node serves node %s", node)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(link.serve(Path(names.NODE_SOCKET), group=names.STORE_UID))
-            tasks.create_task(keeper.watch())
-            tasks.create_task(keeper.keep())
-            tasks.create_task(_sweep(volumes))
-
-
-async def _sweep(volumes: Volumes) -> None:
-    while True:
-        await asyncio.sleep(SWEEP_S)
-        await asyncio.to_thread(volumes.sweep)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         default=Path(os.environ.get("HOST_ROOT", "/host")),
         help="where the node's / is mounted [HOST_ROOT, %(default)s]",
     )
-    parser.add_argument("--probe", action="store_true", help="ask the running kvtier-node whether it answers")
+    parser.add_argument("--probe", action="store_true", help="ask whether the running kvtier-node is alive")
     return parser
 
 
