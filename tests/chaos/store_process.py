@@ -21,6 +21,7 @@ from kvtier_operator.desired.resources import store_memory_bytes
 from tests.chaos.memory_cgroup import PodMemory
 
 READY_DEADLINE_S: Final = 60.0
+POLL_S: Final = 0.1
 KVTIER_STORE: Final = Path(sys.executable).with_name("kvtier-store")
 _ENTER_CGROUP: Final = 'echo $$ > "$0" && exec "$@"'
 
@@ -119,7 +120,7 @@ class StoreProcess:
                 raise StoreFailed(f"the store ended by itself; its log ends with:\n{self._log_tail()}")
             if time.monotonic() > deadline:
                 raise StoreFailed(f"not ready in {READY_DEADLINE_S:.0f} s; its log ends with:\n{self._log_tail()}")
-            time.sleep(0.02)
+            time.sleep(POLL_S)
 
     def kill(self) -> None:
         """kill -9 of the index process, which takes the movers with it; return when it is reaped."""
