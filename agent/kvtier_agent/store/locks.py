@@ -6,7 +6,6 @@ sooner: a killed process that still hangs in a device keeps its own.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import time
@@ -43,13 +42,8 @@ class FileLock:
 
     def acquire(self, wait_s: float) -> None:
         """Wait for the lock, blocking. Raises LockHeld, OSError."""
-        for pause_s in self._attempts(wait_s):
+        for pause_s in self.attempts(wait_s):
             time.sleep(pause_s)
-
-    async def acquire_async(self, wait_s: float) -> None:
-        """As `acquire`, on the event loop."""
-        for pause_s in self._attempts(wait_s):
-            await asyncio.sleep(pause_s)
 
     def release(self) -> None:
         """Give the lock back, if it is held."""
@@ -57,8 +51,11 @@ class FileLock:
             os.close(self._fd)
             self._fd = None
 
-    def _attempts(self, wait_s: float) -> Iterator[float]:
-        """Try until the lock is held, yielding how long to pause; a line in the log every two seconds."""
+    def attempts(self, wait_s: float) -> Iterator[float]:
+        """Try until the lock is held, yielding how long to pause before the next attempt.
+
+        With a line in the log every two seconds. Raises LockHeld, OSError.
+        """
         started = report_at = time.monotonic()
         while not self.try_acquire():
             waited_s = time.monotonic() - started

@@ -42,6 +42,12 @@ class Found(NamedTuple):
     nvme: Location | None = None
 
 
+async def acquire_lock(lock: FileLock, wait_s: float) -> None:
+    """Wait for the lock on the event loop. Raises LockHeld, OSError."""
+    for pause_s in lock.attempts(wait_s):
+        await asyncio.sleep(pause_s)
+
+
 async def settle_arena(arena: Path, wait_s: float) -> None:
     """Wait, each up to `wait_s`, for the movers of the last store, and remove what it left half made or half gone.
 
@@ -49,7 +55,7 @@ async def settle_arena(arena: Path, wait_s: float) -> None:
     """
     for path in sorted((arena / "movers").glob("*.lock")):
         mover = FileLock(path)
-        await mover.acquire_async(wait_s)
+        await acquire_lock(mover, wait_s)
         mover.release()
     for suffix in (NEW_SUFFIX, GONE_SUFFIX):
         for leftover in arena.glob(f"*/*{suffix}"):

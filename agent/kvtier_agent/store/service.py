@@ -19,7 +19,7 @@ from .attendant import ATTENDANT, Attendant
 from .locks import FileLock
 from .log import log
 from .nodelink import NodeLink
-from .recovery import settle_arena
+from .recovery import acquire_lock, settle_arena
 from .server import Identity, Server
 from .store import Store, set_pools_of
 
@@ -58,7 +58,7 @@ class Service:
         lock = FileLock(arena / "store.lock")
         stopped = asyncio.ensure_future(stop.wait())
         try:
-            if not await _finished(lock.acquire_async(_LOCK_WAIT_S), stopped):
+            if not await _finished(acquire_lock(lock, _LOCK_WAIT_S), stopped):
                 return
             if not await _finished(settle_arena(arena, _LOCK_WAIT_S), stopped):
                 return

@@ -25,7 +25,11 @@ class RawClient:
     def __init__(self, path: Path | str, *, hello: bool = True, timeout_s: float = 30.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(timeout_s)
-        self.sock.connect(str(path))
+        try:
+            self.sock.connect(str(path))
+        except OSError:
+            self.sock.close()
+            raise
         self._decoder: FrameDecoder[Any] = FrameDecoder(m.ToClient)
         self._messages: list[Any] = []
         self._fds: list[int] = []
@@ -36,7 +40,11 @@ class RawClient:
         self.staging: mmap.mmap | None = None
         self.greeting: Any = None
         if hello:
-            self.greeting = self.ask(m.Hello(m.PROTOCOL_VERSIONS, "raw"))
+            try:
+                self.greeting = self.ask(m.Hello(m.PROTOCOL_VERSIONS, "raw"))
+            except OSError:
+                self.sock.close()
+                raise
 
     def send(self, message: Any, fds: Sequence[int] = ()) -> None:
         if fds:
@@ -52,7 +60,10 @@ class RawClient:
                 if not isinstance(message, m.Chunks):
                     return message
                 self._map(message)
-            data, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 253)
+            try:
+                data, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 253)
+            except ConnectionResetError:
+                return None
             if not data:
                 return None
             self._fds += fds

@@ -1,0 +1,285 @@
+"""Whatever a client sends is answered or ends its connection, and harms nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from kvtier_client.protocol import messages as m
+from kvtier_client.protocol.frames import MAX_FRAME_BYTES, encode_frame
+
+from tests.unit.store.process import StoreProcess
+from tests.unit.store.rawclient import LAYOUT, RawClient, chain, data_of, hashes_of, sealed_memfd
+
+HASH = b"h" * 32
+PAGE = m.PutPage(HASH, 0, 100)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+    """One store for all: what one test sends must not harm the next."""
+    with tempfile.TemporaryDirectory(prefix="kvtier-test-", dir="/dev/shm") as arena:
+        store = StoreProcess(tmp_path_factory.mktemp("store"), Path(arena))
+        yield store.start()
+        assert "Traceback" not in store.log_text()
+        assert "event=task.failed" not in store.log_text()
+        store.close()
+
+
+@pytest.fixture(autouse=True)
+def check_that_others_are_served(store: StoreProcess) -> Iterator[None]:
+    yield
+    with store.connect() as client:
+        blocks = chain("witness", 3)
+        assert client.put(None, blocks).reached == m.Reach.DRAM
+        assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+def expect_refusal(reply: object, code: m.RefusalCode, words: str) -> None:
+    assert isinstance(reply, m.Refused), reply
+    assert (reply.code, words in reply.message) == (code, True), reply
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(struct.pack("<I", 5) + b"\xc1\xc1\xc1\xc1\xc1", id="not-messagepack"),
+        pytest.param(struct.pack("<I", MAX_FRAME_BYTES + 1), id="too-long"),
+        pytest.param(struct.pack("<I", 0), id="empty"),
+        pytest.param(encode_frame(m.Done(1)), id="a-message-for-clients"),
+        pytest.param(struct.pack("<I", 1) + b"\x01", id="a-number"),
+        pytest.param(
+            (lambda body: struct.pack("<I", len(body)) + body)(msgspec.msgpack.encode({"type": "lookup"})),
+            id="fields-missing",
+        ),
+        pytest.param(
+            (lambda body: struct.pack("<I", len(body)) + body)(
+                msgspec.msgpack.encode({"type": "lookup", "request_id": "one", "layout": b"", "hashes": []})
+            ),
+            id="a-field-of-another-type",
+        ),
+    ],
+)
+def test_malformed_frame_is_refused_and_ends_the_connection(store: StoreProcess, data: bytes) -> None:
+    with store.connect() as client:
+        client.sock.sendall(data)
+        expect_refusal(client.receive(), m.RefusalCode.MALFORMED, "")
+        assert client.receive() is None
+
+
+def test_request_before_the_hello_is_refused_and_ends_the_connection(store: StoreProcess) -> None:
+    with RawClient(store.socket, hello=False) as client:
+        client.send(m.Lookup(1, LAYOUT, [HASH]))
+        expect_refusal(client.receive(), m.RefusalCode.MALFORMED, "first frame has to be a hello")
+        assert client.receive() is None
+
+
+def test_second_hello_is_refused(store: StoreProcess) -> None:
+    with store.connect() as client:
+        expect_refusal(client.ask(m.Hello((1, 1))), m.RefusalCode.MALFORMED, "second hello")
+
+
+@pytest.mark.parametrize("versions", [(2, 3), (0, 0), (5, 1)])
+def test_client_of_other_versions_is_told_which_are_spoken(store: StoreProcess, versions: tuple[int, int]) -> None:
+    with RawClient(store.socket, hello=False) as client:
+        expect_refusal(client.ask(m.Hello(versions)), m.RefusalCode.VERSION, "this store 1 to 1")
+        assert client.receive() is None
+
+
+def test_client_of_a_newer_release_gets_the_version_that_both_speak(store: StoreProcess) -> None:
+    with RawClient(store.socket, hello=False) as client:
+        assert client.ask(m.Hello((1, 7), "future", ("what", "ever"))).version == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "words"),
+    [
+        (m.Lookup(5, b"short", [HASH]), m.RefusalCode.MALFORMED, "the layout has 5 bytes"),
+        (m.Lookup(5, LAYOUT, [b"h" * 15]), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
+        (m.Lookup(5, LAYOUT, [b"h" * 65]), m.RefusalCode.MALFORMED, "a hash has 65 bytes"),
+        (m.Lookup(5, LAYOUT, [HASH] * 32_769), m.RefusalCode.LIMIT, "at most 32768"),
+        (m.Lookup(5, LAYOUT, [HASH], pages=()), m.RefusalCode.MALFORMED, "no pages are named"),
+        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(-1, 0),)), m.RefusalCode.MALFORMED, "out of range"),
+        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(1 << 32, 0),)), m.RefusalCode.MALFORMED, "out of range"),
+        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(0, 1 << 16),)), m.RefusalCode.MALFORMED, "out of range"),
+        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(),) * 2), m.RefusalCode.MALFORMED, "named twice"),
+        (
+            m.Get(5, LAYOUT, [HASH] * 32_768, 10, tuple(m.PageId(0, n) for n in range(3))),
+            m.RefusalCode.LIMIT,
+            "more than 65536 pages",
+        ),
+        (m.Put(5, LAYOUT, None, []), m.RefusalCode.MALFORMED, "no pages"),
+        (m.Put(5, LAYOUT, b"p", [PAGE]), m.RefusalCode.MALFORMED, "a hash has 1 bytes"),
+        (m.Put(5, LAYOUT, None, [m.PutPage(HASH, 0, 0)]), m.RefusalCode.LIMIT, "a page of 0 bytes"),
+        (m.Put(5, LAYOUT, None, [m.PutPage(HASH, 0, 1 << 40)]), m.RefusalCode.LIMIT, "268435456"),
+        (m.Put(5, LAYOUT, None, [m.PutPage(HASH, -1, 10)]), m.RefusalCode.BAD_STAGING, "outside the staging"),
+        (m.Put(5, LAYOUT, None, [m.PutPage(HASH, 65_500, 100)]), m.RefusalCode.BAD_STAGING, "outside the staging"),
+        (m.Put(5, LAYOUT, None, [PAGE, PAGE]), m.RefusalCode.MALFORMED, "a page comes twice"),
+        (
+            m.Put(5, LAYOUT, None, [PAGE, m.PutPage(b"i" * 32, 0, 9), PAGE]),
+            m.RefusalCode.MALFORMED,
+            "a block comes twice",
+        ),
+        (m.Put(5, LAYOUT, HASH, [PAGE]), m.RefusalCode.MALFORMED, "a block comes twice"),
+    ],
+)
+def test_request_beyond_a_limit_is_refused_and_changes_nothing(
+    store: StoreProcess, request_: m.Lookup, code: m.RefusalCode, words: str
+) -> None:
+    with store.connect() as client:
+        client.stage(65_536)
+        reply = client.ask(request_)
+        expect_refusal(reply, code, words)
+        assert reply.request_id == 5
+        assert client.lookup([HASH]).whole_blocks == 0
+
+
+def test_put_before_a_staging_is_refused(store: StoreProcess) -> None:
+    with store.connect() as client:
+        expect_refusal(client.ask(m.Put(1, LAYOUT, None, [PAGE])), m.RefusalCode.BAD_STAGING, "stage memory")
+
+
+def unsealed() -> int:
+    return sealed_memfd(65_536, 0)
+
+
+def sealed_against_growing_only() -> int:
+    return sealed_memfd(65_536, fcntl.F_SEAL_GROW)
+
+
+def plain_file() -> int:
+    return os.open(__file__, os.O_RDONLY)
+
+
+def too_small() -> int:
+    return sealed_memfd(4096)
+
+
+def a_socket() -> int:
+    return socket.socket(socket.AF_UNIX).detach()
+
+
+@pytest.mark.parametrize("make", [unsealed, sealed_against_growing_only, plain_file, too_small, a_socket])
+def test_staging_that_is_not_sealed_memory_of_its_size_is_refused(store: StoreProcess, make: Callable[[], int]) -> None:
+    fd = make()
+    with store.connect() as client:
+        reply = client.ask(m.Stage(9, 65_536), [fd])
+        assert isinstance(reply, m.Refused), reply
+        assert (reply.code, reply.request_id) == (m.RefusalCode.BAD_STAGING, 9)
+    os.close(fd)
+
+
+def test_staging_without_its_descriptor_is_refused(store: StoreProcess) -> None:
+    with store.connect() as client:
+        expect_refusal(client.ask(m.Stage(9, 65_536)), m.RefusalCode.BAD_STAGING, "no descriptor")
+
+
+def test_refused_staging_leaves_the_earlier_one_in_use(store: StoreProcess) -> None:
+    fd = unsealed()
+    with store.connect() as client:
+        client.stage()
+        assert isinstance(client.ask(m.Stage(9, 65_536), [fd]), m.Refused)
+        assert client.put(None, chain("after-refusal", 2)).stored_pages == 2
+    os.close(fd)
+
+
+def test_descriptors_that_no_frame_takes_end_the_connection(store: StoreProcess) -> None:
+    fd = sealed_memfd(4096)
+    with store.connect() as client:
+        with contextlib.suppress(BrokenPipeError):
+            for _ in range(3):
+                client.send(m.Release(0), [fd, fd, fd])
+        assert client.receive() is None
+    os.close(fd)
+
+
+def test_staging_as_long_as_a_sparse_file_costs_the_store_no_memory(store: StoreProcess) -> None:
+    """Holes are read, not mapped: their pages would be charged to the store."""
+    size = 1 << 30
+    fd = sealed_memfd(size)
+    with store.connect() as client:
+        assert client.ask(m.Stage(1, size), [fd]) == m.Done(1)
+        pages = [m.PutPage(f"hole-{n}".encode().ljust(32), n << 24, 65_536) for n in range(40)]
+        assert client.ask(m.Put(2, LAYOUT, None, pages)).stored_pages == 40
+    assert os.fstat(fd).st_blocks == 0
+    os.close(fd)
+
+
+def test_hold_of_another_id_is_not_released(store: StoreProcess) -> None:
+    with store.connect() as client:
+        client.put(None, chain("h", 2))
+        held = client.get(hashes_of(chain("h", 2)))
+        for wrong in (0, -1, held.hold_id + 1, 1 << 62):
+            client.send(m.Release(wrong))
+        assert client.lookup(hashes_of(chain("h", 2))).whole_blocks == 2
+
+
+def test_client_that_never_reads_is_dropped_and_others_served(store: StoreProcess) -> None:
+    blocks = chain("many", 1000, size=100)
+    with store.connect() as client:
+        client.put(None, blocks)
+        try:
+            client.sock.settimeout(30)
+            for number in range(2000):
+                client.send(m.Get(number, LAYOUT, hashes_of(blocks), 1000))
+        except OSError:
+            pass
+        else:
+            pytest.fail("2,000 replies of 30 KB were queued for a client that does not read")
+
+
+def test_client_that_closes_amid_its_requests_leaves_nothing_behind(store: StoreProcess) -> None:
+    blocks = chain("leaver", 30)
+    for _ in range(20):
+        client = store.connect()
+        client.stage()
+        client.send(m.Put(2, LAYOUT, None, [m.PutPage(hash_, 0, 65_536) for hash_ in hashes_of(blocks)]))
+        client.send(m.Get(3, LAYOUT, hashes_of(blocks), 1000))
+        client.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_bytes_and_mutated_frames_harm_nobody(store: StoreProcess, seed: int) -> None:
+    dice = random.Random(seed)
+    valid = [
+        encode_frame(m.Hello((1, 1))),
+        encode_frame(m.Lookup(1, LAYOUT, [HASH])),
+        encode_frame(m.Get(2, LAYOUT, [HASH], 10)),
+        encode_frame(m.Put(3, LAYOUT, None, [PAGE])),
+        encode_frame(m.Release(4)),
+        encode_frame(m.Stage(5, 100)),
+    ]
+    for _ in range(20):
+        with RawClient(store.socket, hello=dice.random() < 0.5, timeout_s=10) as client:
+            data = bytearray(b"".join(dice.choices(valid, k=5)))
+            for _ in range(dice.randrange(4)):
+                data[dice.randrange(len(data))] = dice.randrange(256)
+            client.sock.sendall(data)
+            client.sock.shutdown(socket.SHUT_WR)
+            while client.receive() is not None:
+                pass
+
+
+def test_many_connections_of_one_pod_are_bounded(store: StoreProcess) -> None:
+    with store.connect() as first:
+        others = []
+        try:
+            for _ in range(70):
+                sock = socket.socket(socket.AF_UNIX)
+                others.append(sock)
+                sock.connect(str(store.socket))
+            others[-1].settimeout(30)
+            assert others[-1].recv(1) == b""
+            assert first.lookup([HASH]).whole_blocks == 0
+        finally:
+            for sock in others:
+                sock.close()

@@ -1,0 +1,327 @@
+"""Pools from the attendant, listeners from kvtier-node: real processes, real sockets, the far ends by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kvtier_agent.control import ServiceAccount
+from kvtier_client.protocol.messages import PROTOCOL_VERSIONS, Hello, HelloReply, Reach, RefusalCode, Refused
+
+from tests.unit.store.conftest import MakeStore
+from tests.unit.store.nodepeer import NodePeer
+from tests.unit.store.process import POOL, Controller, StoreProcess, grant, wait_for
+from tests.unit.store.rawclient import RawClient, chain, data_of, hashes_of
+
+
+class Cluster:
+    """A store with the two that it talks to in a cluster."""
+
+    def __init__(self, store: StoreProcess) -> None:
+        self.store = store
+        self.node = NodePeer(store.folder)
+        self.control = Controller(store)
+
+    def start(self) -> None:
+        self.store.spawn()
+        self.control.accept()
+        assert self.node.accept().tier_class == "gpu"
+        self.node.welcome()
+
+    def pod(self, name: str = "pod", **identity: str) -> Path:
+        return self.node.publish(name, **identity)
+
+    def connect(self, path: Path) -> RawClient:
+        """As a client does: again while the store says that it is not ready."""
+
+        def attempt() -> RawClient | None:
+            client = RawClient(path)
+            if isinstance(client.greeting, HelloReply):
+                return client
+            code = client.greeting.code
+            client.close()
+            assert code == RefusalCode.NOT_READY
+            return None
+
+        return wait_for("the store is ready", attempt)
+
+    def close(self) -> None:
+        self.store.close()
+        self.node.close()
+        self.control.close()
+
+
+@pytest.fixture
+def cluster(make_store: MakeStore) -> Iterator[Cluster]:
+    store = make_store(nodeSocket="set below", tierClass="gpu")
+    made = Cluster(store)
+    store.config["nodeSocket"] = str(made.node.path)
+    yield made
+    made.close()
+
+
+def test_pod_is_not_served_before_the_pools_are_known(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    snapshot = cluster.control.snapshot(lambda it: it.message != "recovering")
+    assert (snapshot.ready, snapshot.generation) == (False, 0)
+    assert snapshot.message in ("not connected to kvtier-node yet", "the node's pools are not known yet")
+    with RawClient(path) as client:
+        assert client.greeting.code == RefusalCode.NOT_READY
+
+
+def test_granted_pod_is_served_and_seen_in_the_snapshot(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(4, grant())
+    with cluster.connect(path) as client:
+        assert (client.greeting.pool, client.greeting.pool_uid) == ("team/demo", POOL)
+        blocks = chain("a", 10)
+        client.put(None, blocks, reach=Reach.FLUSHED)
+        client.lookup([*hashes_of(blocks), b"x" * 32])
+        client.read_all(hashes_of(blocks))
+        snapshot = cluster.control.snapshot(lambda it: bool(it.pools) and it.pools[0].counters["pages_read_dram"] == 10)
+    (pool,) = snapshot.pools
+    assert (snapshot.ready, snapshot.message, snapshot.generation, snapshot.node) == (True, "", 4, "node-1")
+    assert (pool.uid, pool.namespace, pool.name, pool.blocks, pool.connections) == (POOL, "team", "demo", 10, 1)
+    assert (pool.recent_asked, pool.recent_hit) == (11, 10)
+    assert {tier: use.pages for tier, use in pool.tiers.items()} == {"dram": 10, "nvme": 10}
+    assert snapshot.tiers["dram"].capacity_bytes == 8 << 20
+    assert snapshot.tiers["dram"].used_bytes == 10 * 65_536
+    assert "d0" in snapshot.direct_io
+    expected = {"lookups": 1, "blocks_asked": 11, "blocks_hit": 10, "puts": 1, "pages_stored": 10}
+    expected |= {"bytes_stored": 655_360, "pages_written_nvme": 10, "pages_read_nvme": 0, "puts_refused": 0}
+    assert expected.items() <= pool.counters.items()
+
+
+def test_pod_of_another_service_account_is_refused_with_the_remedy(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod(service_account="other")
+    cluster.control.set_pools(1, grant())
+    cluster.control.snapshot(lambda it: it.ready)
+    with RawClient(path) as client:
+        assert client.greeting.code == RefusalCode.NOT_GRANTED
+        assert "add it to the CachePool's spec" in client.greeting.message
+
+
+def test_revoked_grant_ends_the_connection_and_no_other(cluster: Cluster) -> None:
+    cluster.start()
+    kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
+    accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
+    cluster.control.set_pools(1, grant(service_accounts=accounts))
+    with cluster.connect(kept) as first, cluster.connect(revoked) as second:
+        cluster.control.set_pools(2, grant())
+        reply = second.receive()
+        assert isinstance(reply, Refused)
+        assert reply.code == RefusalCode.NOT_GRANTED
+        assert second.receive() is None
+        assert first.lookup([b"h" * 32]).whole_blocks == 0
+    with RawClient(revoked) as again:
+        assert again.greeting.code == RefusalCode.NOT_GRANTED
+
+
+def test_pool_that_is_gone_is_purged_for_good(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant(), grant("uid-2", "other"))
+    blocks = chain("a", 20)
+    with cluster.connect(path) as client:
+        client.put(None, blocks, reach=Reach.FLUSHED)
+        held = client.get(hashes_of(blocks))
+        cluster.control.set_pools(2, grant("uid-2", "other"))
+        cluster.control.snapshot(lambda it: it.generation == 2)
+        assert [client.read(place) for place in held.places] == [None] * 20
+    assert cluster.store.segments() == []
+    assert not (cluster.store.arena / POOL).exists()
+    cluster.store.kill()
+    cluster.start()
+    cluster.control.set_pools(3, grant(), grant("uid-2", "other"))
+    with cluster.connect(path) as client:
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 0
+
+
+def test_pool_of_an_old_name_and_a_new_uid_is_another_pool(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    blocks = chain("a", 5)
+    with cluster.connect(path) as client:
+        client.put(None, blocks, reach=Reach.FLUSHED)
+        cluster.control.set_pools(2, grant("uid-2"))
+        assert isinstance(client.receive(), Refused)
+    with cluster.connect(path) as client:
+        assert client.greeting.pool_uid == "uid-2"
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 0
+
+
+def test_pools_absent_after_a_restart_are_purged_too(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        client.put(None, chain("a", 5), reach=Reach.FLUSHED)
+    cluster.store.kill()
+    cluster.start()
+    cluster.control.set_pools(2)
+    snapshot = cluster.control.snapshot(lambda it: it.generation == 2)
+    assert snapshot.pools == ()
+    assert not (cluster.store.nvme / POOL).exists()
+    assert not (cluster.store.arena / POOL).exists()
+
+
+def test_lowered_quotas_give_back_what_is_over(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        for number in range(6):
+            client.put(None, chain(f"c{number}", 32), reach=Reach.FLUSHED)
+        cluster.control.set_pools(2, grant(dram_quota=2 << 20, nvme_quota=8 << 20))
+        wait_for("dram shrinks", lambda: sum(it.stat().st_size for it in cluster.store.chunks()) <= 2 << 20)
+        wait_for("nvme shrinks", lambda: sum(it.stat().st_size for it in cluster.store.segments()) <= 8 << 20)
+        last = chain("c5", 32)
+        assert client.lookup(hashes_of(last)).whole_blocks == 32
+        reply = client.get(hashes_of(last[:10]))
+        assert [client.read(place) for place in reply.places] == data_of(last)[:10]
+
+
+def test_drained_store_ends_connections_and_reports_it(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        client.put(None, chain("a", 20))
+        cluster.control.set_pools(2, grant(), drain=True)
+        assert client.receive().code == RefusalCode.UNAVAILABLE
+        assert client.receive() is None
+    snapshot = cluster.control.snapshot(lambda it: it.drained)
+    assert snapshot.generation == 2
+    with RawClient(path) as client:
+        assert client.greeting.code == RefusalCode.UNAVAILABLE
+    cluster.control.set_pools(3, grant())
+    with cluster.connect(path):
+        assert not cluster.control.snapshot(lambda it: it.generation == 3).drained
+
+
+def test_unpublished_volume_ends_its_connections(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        cluster.node.unpublish("pod")
+        assert isinstance(client.receive(), Refused)
+        assert client.receive() is None
+
+
+def test_lost_link_leaves_pods_served_and_is_made_again(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        cluster.node.hang_up()
+        assert client.lookup([b"h" * 32]).whole_blocks == 0
+        with cluster.connect(path):
+            pass
+        cluster.node.accept()
+        cluster.node.welcome()
+        second = cluster.pod("second")
+        with cluster.connect(second) as other:
+            assert other.lookup([b"h" * 32]).whole_blocks == 0
+        assert client.lookup([b"h" * 32]).whole_blocks == 0
+
+
+def test_refused_store_says_why_and_asks_again(cluster: Cluster) -> None:
+    cluster.store.spawn()
+    cluster.control.accept()
+    cluster.control.set_pools(1, grant())
+    cluster.node.accept()
+    cluster.node.refuse("node node-1 belongs to TierClass 'big'")
+    snapshot = cluster.control.snapshot(lambda it: "belongs to" in it.message)
+    assert not snapshot.ready
+    cluster.node.accept()
+    cluster.node.welcome()
+    assert cluster.control.snapshot(lambda it: it.ready).message == ""
+
+
+def test_connection_made_while_the_store_was_away_is_served(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        client.put(None, chain("a", 5))
+    cluster.store.kill()
+    with RawClient(path, hello=False) as waiting:
+        cluster.start()
+        cluster.control.set_pools(1, grant())
+        cluster.control.snapshot(lambda it: it.ready)
+        assert isinstance(waiting.ask(Hello(PROTOCOL_VERSIONS)), HelloReply)
+    with cluster.connect(path) as client:
+        assert client.lookup(hashes_of(chain("a", 5))).dram_blocks == 5
+
+
+def test_dead_attendant_is_replaced_and_the_store_goes_on(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        store = cluster.store.process
+        assert store is not None
+        children = Path(f"/proc/{store.pid}/task/{store.pid}/children").read_text().split()
+        (attendant,) = [int(pid) for pid in children if int(pid) not in cluster.store.movers()]
+        os.kill(attendant, signal.SIGKILL)
+        cluster.control.accept()
+        assert cluster.control.snapshot(lambda it: it.ready).generation == 1
+        assert client.lookup([b"h" * 32]).whole_blocks == 0
+
+
+def test_clients_descriptors_are_opened_through_the_client_path(cluster: Cluster) -> None:
+    """A folder linked beside the arena stands for its read-only mount."""
+    mount = cluster.store.folder / "read-only"
+    mount.symlink_to(cluster.store.arena)
+    cluster.store.config["arena"]["clientPath"] = str(mount)
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        client.put(None, chain("a", 5))
+        client.get(hashes_of(chain("a", 5)))
+        (fd,) = client.chunk_fds.values()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(fd, b"x")
+        with pytest.raises(OSError, match="Invalid argument"):
+            os.ftruncate(fd, 0)
+        mount.unlink()
+        client.put(None, chain("b", 100))
+        reply = client.get(hashes_of(chain("b", 100)))
+        assert reply.code == RefusalCode.UNAVAILABLE, "descriptors come from the client path alone"
+
+
+def test_holds_of_one_pod_are_released_by_its_other_connections_only(cluster: Cluster) -> None:
+    cluster.start()
+    mine, theirs = cluster.pod("mine"), cluster.pod("theirs")
+    cluster.control.set_pools(1, grant())
+    blocks = chain("held", 100)
+    with cluster.connect(mine) as scheduler, cluster.connect(mine) as worker, cluster.connect(theirs) as stranger:
+        scheduler.put(None, blocks, reach=Reach.SEALED)
+        held = scheduler.get(hashes_of(blocks))
+        stranger.release(held)
+        assert stranger.put(None, chain("x", 100), deadline_ms=3000, reach=Reach.SEALED).stored_pages < 50
+        assert [scheduler.read(place) for place in held.places] == data_of(blocks)
+        worker.release(held)
+        assert worker.lookup(hashes_of(blocks)).whole_blocks == 100
+        assert stranger.put(None, chain("y", 100), reach=Reach.SEALED).stored_pages == 100
+
+
+def test_holds_go_with_the_pods_last_connection(cluster: Cluster) -> None:
+    cluster.start()
+    mine, theirs = cluster.pod("mine"), cluster.pod("theirs")
+    cluster.control.set_pools(1, grant())
+    blocks = chain("held", 100)
+    with cluster.connect(theirs) as stranger:
+        with cluster.connect(mine) as reader:
+            reader.put(None, blocks, reach=Reach.SEALED)
+            reader.get(hashes_of(blocks))
+        wait_for("room comes", lambda: getattr(stranger.put(None, chain("y", 100)), "stored_pages", 0) == 100)

@@ -1,0 +1,336 @@
+"""Killed, ended and started again: what was acknowledged is there, what was torn or damaged is a miss."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import signal
+import struct
+import threading
+from pathlib import Path
+
+from kvtier_agent.store.arena_format import chunk_name
+from kvtier_agent.store.segments import SEGMENT_HEADER_BYTES
+from kvtier_client.protocol.messages import PutReply, Reach, Tier
+
+from tests.unit.store.conftest import MakeStore
+from tests.unit.store.process import POOL, WAIT_S, StoreProcess, is_running, wait_for
+from tests.unit.store.rawclient import RawClient, chain, data_of, hashes_of
+
+
+def test_killed_store_is_followed_by_one_that_adopts_its_arena(store: StoreProcess) -> None:
+    blocks = chain("a", 30, size=40_000)
+    with store.connect() as client:
+        client.put(None, blocks)
+        held = client.get(hashes_of(blocks))
+        store.kill()
+        assert [client.read(place) for place in held.places] == data_of(blocks), "the dead store's client still maps"
+        store.start()
+        assert [client.read(place) for place in held.places] == data_of(blocks)
+        with store.connect() as other:
+            after = other.get(hashes_of(blocks))
+            assert {place.tier for place in after.places} == {Tier.DRAM}
+            assert [other.read(place) for place in after.places] == data_of(blocks)
+
+
+def test_client_of_a_killed_store_never_reads_another_block_as_its_own(store: StoreProcess) -> None:
+    blocks = chain("a", 30)
+    with store.connect() as client:
+        client.put(None, blocks, reach=Reach.SEALED)
+        held = client.get(hashes_of(blocks))
+        store.kill()
+        store.start()
+        with store.connect() as other:
+            for number in range(8):
+                other.put(None, chain(f"filler-{number}", 32), reach=Reach.SEALED)
+        copies = [client.read(place) for place in held.places]
+    assert all(copy in (None, data) for copy, data in zip(copies, data_of(blocks), strict=True))
+    assert None in copies, "no slot was reused, so nothing was shown"
+
+
+def test_killed_stores_movers_end_with_it(store: StoreProcess) -> None:
+    movers = store.movers()
+    assert len(movers) == 2
+    store.kill()
+    wait_for("the movers end", lambda: not any(is_running(pid) for pid in movers))
+
+
+def test_flushed_chain_outlives_the_arena(store: StoreProcess) -> None:
+    blocks = chain("a", 60, size=50_000)
+    with store.connect() as client:
+        for start in range(0, 60, 20):
+            parent = blocks[start - 1][0] if start else None
+            reach = Reach.FLUSHED if start == 40 else Reach.DRAM
+            reply = client.put(parent, blocks[start : start + 20], reach=reach)
+        assert reply.reached == Reach.FLUSHED
+    store.kill()
+    shutil.rmtree(store.arena / POOL)
+    with store.start().connect() as client:
+        found = client.lookup(hashes_of(blocks))
+        assert (found.whole_blocks, found.dram_blocks) == (60, 0)
+        assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+def test_ended_store_exits_cleanly_with_all_writes_flushed(store: StoreProcess) -> None:
+    blocks = chain("a", 60, size=50_000)
+    with store.connect() as client:
+        client.put(None, blocks, reach=Reach.DRAM)
+    movers = store.movers()
+    assert store.terminate() == 0
+    assert not any(is_running(pid) for pid in movers)
+    assert "event=store.stopping flushed=True" in store.log_text()
+    assert "event=task.failed" not in store.log_text()
+    assert "Traceback" not in store.log_text()
+    shutil.rmtree(store.arena / POOL)
+    with store.start().connect() as client:
+        assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+def test_store_killed_at_any_moment_of_puts_keeps_what_it_acknowledged(make_store: MakeStore) -> None:
+    store = make_store()
+    store.config["arena"] = {"path": str(store.arena), "capacity": "48Mi"}
+    store.config["nvme"]["capacity"] = "96Mi"
+    store.config["pools"] = [store.pool_config(dramQuota="48Mi", nvmeQuota="96Mi")]
+    dice = random.Random(7)
+    acknowledged: list[list[tuple[bytes, bytes]]] = []
+    for round_ in range(6):
+        store.start()
+        with store.connect() as client:
+            for blocks in acknowledged:
+                assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+            half_done = chain(f"round-{round_ - 1}-last", 12, size=20_000)
+            assert client.put(None, half_done).reached == Reach.DRAM, "what a killed writer began can be stored"
+            assert client.read_all(hashes_of(half_done)) == data_of(half_done)
+        stop = threading.Timer(dice.uniform(0.0, 0.4), store.kill)
+        with store.connect() as client:
+            stop.start()
+            number = 0
+            try:
+                while True:
+                    name = f"round-{round_}-{number}"
+                    blocks = chain(name, 12, size=20_000)
+                    reply = client.put(None, blocks, reach=dice.choice(list(Reach)))
+                    if isinstance(reply, PutReply) and reply.reached is not None and len(acknowledged) < 60:
+                        acknowledged.append(blocks)
+                    if reply is None:
+                        break
+                    number += 1
+                    client.put(None, chain(f"round-{round_}-last", 12, size=20_000)[: dice.randrange(1, 12)])
+            except OSError:
+                pass
+        stop.join()
+    assert acknowledged
+
+
+def test_second_store_on_an_arena_waits_for_the_first_and_then_serves(store: StoreProcess, tmp_path: Path) -> None:
+    first = store.process
+    assert first is not None
+    store.config["pools"] = [store.pool_config(socket=str(tmp_path / "second.sock"))]
+    store.spawn()
+    wait_for("the second store waits", lambda: "event=lock.waiting" in store.log_text())
+    second = store.process
+    assert second is not None
+    assert second.poll() is None
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(WAIT_S) == 0
+    store.socket = tmp_path / "second.sock"
+    wait_for("the second store serves", store._serves)
+
+
+def test_store_waits_for_a_killed_stores_mover_that_still_runs(store: StoreProcess) -> None:
+    """This process stands for a mover that hangs in a device: it keeps a mover's lock."""
+    lock = os.open(store.arena / "movers" / "9.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    store.kill()
+    store.spawn()
+    wait_for("the successor waits", lambda: "event=lock.waiting" in store.log_text())
+    os.close(lock)
+    wait_for("the successor serves", store._serves)
+
+
+def test_smaller_arena_gives_chunks_back_and_serves_the_rest(store: StoreProcess) -> None:
+    old, recent = chain("old", 60), chain("recent", 20)
+    with store.connect() as client:
+        client.put(None, old, reach=Reach.FLUSHED)
+        client.put(None, recent, reach=Reach.FLUSHED)
+    store.kill()
+    before = sum(chunk.stat().st_blocks for chunk in store.chunks())
+    store.config["arena"]["capacity"] = "4Mi"
+    with store.start().connect() as client:
+        wait_for("chunks are given back", lambda: sum(it.stat().st_size for it in store.chunks()) <= 4 << 20)
+        assert sum(chunk.stat().st_blocks for chunk in store.chunks()) < before
+        assert client.lookup(hashes_of(recent)).dram_blocks == 20
+        assert client.read_all(hashes_of(recent)) == data_of(recent)
+        assert client.lookup(hashes_of(old)).whole_blocks == 60
+
+
+def test_chunk_given_back_reads_as_a_miss_to_who_still_maps_it(store: StoreProcess) -> None:
+    blocks = chain("a", 60)
+    with store.connect() as client:
+        client.put(None, blocks, reach=Reach.SEALED)
+        held = client.get(hashes_of(blocks))
+        store.kill()
+        store.config["arena"]["capacity"] = "1Mi"
+        store.start()
+        wait_for("chunks are given back", lambda: sum(it.stat().st_size for it in store.chunks()) <= 1 << 20)
+        copies = [client.read(place) for place in held.places]
+    assert None in copies
+    assert all(copy in (None, data) for copy, data in zip(copies, data_of(blocks), strict=True))
+
+
+def test_torn_slot_header_is_not_adopted(store: StoreProcess) -> None:
+    blocks = chain("a", 10)
+    with store.connect() as client:
+        client.put(None, blocks, reach=Reach.FLUSHED)
+        place = client.get(hashes_of(blocks)).places[4]
+    store.kill()
+    with (store.arena / POOL / chunk_name(place.chunk)).open("rb+") as chunk:
+        chunk.seek(place.generation_offset)
+        chunk.write(struct.pack("<Q", place.generation + 1))
+    with store.start().connect() as client:
+        found = client.lookup(hashes_of(blocks))
+        assert (found.whole_blocks, found.dram_blocks) == (10, 9)
+        assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+def test_chunk_of_another_format_keeps_the_store_from_starting_and_is_kept(store: StoreProcess) -> None:
+    with store.connect() as client:
+        client.put(None, chain("a", 10))
+    store.kill()
+    (path,) = store.chunks()
+    with path.open("rb+") as chunk:
+        chunk.seek(8)
+        chunk.write(struct.pack("<I", 1))
+    before = path.read_bytes()
+    store.spawn()
+    assert store.process is not None
+    assert store.process.wait(WAIT_S) == 1
+    assert "expected chunk format 0, found format 1" in store.log_text()
+    assert path.read_bytes() == before
+
+
+def test_device_of_another_format_is_left_out_and_kept(make_store: MakeStore) -> None:
+    store = make_store()
+    (store.nvme / "FORMAT").write_text("kvtier media format 5\n")
+    with store.start().connect() as client:
+        assert client.put(None, chain("a", 10), reach=Reach.FLUSHED).reached == Reach.DRAM
+    assert "expected media format 0, found media format 5" in store.log_text()
+    assert [it.name for it in store.nvme.iterdir()] == ["FORMAT"]
+
+
+def test_missing_device_folder_is_left_out_and_the_store_serves(make_store: MakeStore) -> None:
+    store = make_store()
+    store.config["nvme"]["devices"].append({"name": "gone", "path": str(store.folder / "gone")})
+    with store.start().connect() as client:
+        assert client.put(None, chain("a", 10), reach=Reach.FLUSHED).reached == Reach.FLUSHED
+    assert "event=device.closed device=gone" in store.log_text()
+
+
+def evict_to_nvme(client: RawClient) -> None:
+    for number in range(5):
+        client.put(None, chain(f"filler-{number}", 32), reach=Reach.SEALED)
+
+
+def test_flipped_bytes_on_nvme_are_misses_and_cut_the_chain_there(store: StoreProcess) -> None:
+    blocks = chain("a", 30, size=50_000)
+    with store.connect() as client:
+        client.put(None, blocks, reach=Reach.FLUSHED)
+        evict_to_nvme(client)
+        assert client.lookup(hashes_of(blocks)).dram_blocks == 0
+        flip_in_segment(store, blocks[17][1])
+        held = client.get(hashes_of(blocks))
+        assert held.blocks == 17
+        assert [client.read(place) for place in held.places] == data_of(blocks)[:17]
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 17
+        reply = client.put(blocks[16][0], blocks[17:], reach=Reach.FLUSHED)
+        assert (reply.stored_pages, reply.reached) == (13, Reach.FLUSHED), "a lost chain can be stored again"
+    assert "event=page.lost" in store.log_text()
+
+
+def test_flipped_bytes_found_after_a_restart_are_misses(store: StoreProcess) -> None:
+    blocks = chain("a", 20, size=50_000)
+    with store.connect() as client:
+        client.put(None, blocks, reach=Reach.FLUSHED)
+    assert store.terminate() == 0
+    shutil.rmtree(store.arena / POOL)
+    flip_in_segment(store, blocks[3][1])
+    with store.start().connect() as client:
+        data = client.read_all(hashes_of(blocks))
+        assert data == data_of(blocks)[: len(data)]
+        assert len(data) <= 3
+
+
+def flip_in_segment(store: StoreProcess, payload: bytes) -> None:
+    """Damage the middle of `payload` wherever it lies on the device."""
+    hits = 0
+    for path in store.segments():
+        data = path.read_bytes()
+        at = data.find(payload[:4096], SEGMENT_HEADER_BYTES)
+        if at >= 0:
+            with path.open("rb+") as segment:
+                segment.seek(at + 20_001)
+                segment.write(b"\xff\xfe")
+            hits += 1
+    assert hits == 1
+
+
+def test_segments_wiped_under_a_running_store_are_misses(store: StoreProcess) -> None:
+    blocks = chain("a", 30, size=50_000)
+    with store.connect() as client:
+        client.put(None, blocks, reach=Reach.FLUSHED)
+        evict_to_nvme(client)
+        for segment in store.segments():
+            segment.unlink()
+        assert client.get(hashes_of(blocks)).blocks == 0
+        assert client.put(None, blocks).reached is not None
+
+
+def test_restart_after_restart_serves_the_same(store: StoreProcess) -> None:
+    blocks = chain("a", 100, size=30_000)
+    with store.connect() as client:
+        client.put(None, blocks, reach=Reach.FLUSHED)
+    for _ in range(3):
+        assert store.terminate() == 0
+        with store.start().connect() as client:
+            assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+def test_killed_mover_fails_no_later_request(store: StoreProcess, client: RawClient) -> None:
+    blocks = chain("a", 20)
+    client.put(None, blocks)
+    for pid in store.movers():
+        os.kill(pid, signal.SIGKILL)
+    wait_for("the movers are replaced", lambda: store.log_text().count("event=mover.died") == 2)
+    wait_for("the movers are back", lambda: len(store.movers()) == 2)
+    more = chain("b", 20)
+    reply = client.put(None, more, reach=Reach.FLUSHED, deadline_ms=60_000)
+    assert (reply.stored_pages, reply.reached) == (20, Reach.FLUSHED)
+    assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+def test_movers_killed_over_and_over_during_puts_lose_nothing_acknowledged(store: StoreProcess) -> None:
+    ended = threading.Event()
+
+    def kill_movers() -> None:
+        while not ended.wait(0.3):
+            for pid in store.movers()[:1]:
+                os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_movers)
+    killer.start()
+    stored = []
+    try:
+        with store.connect() as client:
+            for number in range(12):
+                blocks = chain(f"chain-{number}", 8, size=30_000)
+                reply = client.put(None, blocks, reach=Reach.SEALED, deadline_ms=3_000)
+                if isinstance(reply, PutReply) and reply.reached is not None:
+                    stored.append(blocks)
+    finally:
+        ended.set()
+        killer.join()
+    with store.connect() as client:
+        for blocks in stored:
+            assert client.read_all(hashes_of(blocks), deadline_ms=60_000) == data_of(blocks)
