@@ -88,7 +88,7 @@ def run(command: Sequence[str], *, input: str | None = None, timeout_s: float = 
         printed = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else (late.stderr or "")
         raise CommandFailed(command, f"no end within {timeout_s:.0f} s", printed) from late
     if done.returncode:
-        raise CommandFailed(command, f"exit status {done.returncode}", done.stderr or done.stdout)
+        raise CommandFailed(command, f"exit status {done.returncode}", done.stdout[-2000:] + done.stderr)
     return done.stdout
 
 

@@ -15,17 +15,29 @@ from dev.images import cache, python_packages
 from dev.images.base import Base, ensure_base
 from dev.images.buildah import Buildah
 
-EXTRAS = {"operator": "operator", "agent": "agent", "sidecar": "client"}
-"""Each image, and the extra of the project that it installs."""
 HERE = Path(__file__).parent
-SOURCES = (
-    "operator/kvtier_operator",
-    "agent/kvtier_agent",
-    "agent/kvtier_client",
-    "crds/kvtier_crds",
-    "pyproject.toml",
-)
 KEPT_ARCHIVES = 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """What makes one image: the extra of the project that it needs, and the project's packages that it holds."""
+
+    extra: str
+    packages: tuple[str, ...]
+
+    def sources(self) -> list[Path]:
+        """What the image's content follows from, beside its dependencies and its base."""
+        folders = ("agent", "crds", "operator")
+        found = [REPOSITORY / folder / package for package in self.packages for folder in folders]
+        return [path for path in found if path.is_dir()] + [REPOSITORY / "pyproject.toml"]
+
+
+PARTS = {
+    "operator": Part("operator", ("kvtier_operator", "kvtier_crds")),
+    "agent": Part("agent", ("kvtier_agent", "kvtier_client", "kvtier_crds")),
+    "sidecar": Part("client", ("kvtier_client",)),
+}
 
 
 @dataclass(frozen=True)
@@ -55,15 +67,14 @@ def build_images(say: Callable[[str], None] = lambda _: None) -> dict[str, Image
     with cache.locked():
         buildah = Buildah()
         base = ensure_base(buildah, say)
-        return {name: _build(name, base, buildah, say) for name in EXTRAS}
+        return {name: _build(name, part, base, buildah, say) for name, part in PARTS.items()}
 
 
-def _build(name: str, base: Base, buildah: Buildah, say: Callable[[str], None]) -> Image:
+def _build(name: str, part: Part, base: Base, buildah: Buildah, say: Callable[[str], None]) -> Image:
     """Build one image unless the cache has it."""
     dockerfile = HERE / f"{name}.Dockerfile"
-    dependencies = python_packages.dependencies(EXTRAS[name], base.python)
-    sources = cache.source_key([*(REPOSITORY / path for path in SOURCES), dockerfile])
-    tag = cache.key(base.reference, dependencies.name, sources)
+    dependencies = python_packages.dependencies(part.extra, base.python)
+    tag = cache.key(base.reference, dependencies.name, cache.source_key([*part.sources(), dockerfile]))
     image = Image(f"kvtier.local/{name}:{tag}", cache.folder() / f"{name}-{tag}.tar")
     if image.archive.exists():
         os.utime(image.archive)
@@ -72,7 +83,7 @@ def _build(name: str, base: Base, buildah: Buildah, say: Callable[[str], None]) 
     with tempfile.TemporaryDirectory(prefix="context-", dir=cache.folder()) as folder:
         context = Path(folder)
         shutil.copytree(dependencies, context / "dependencies", copy_function=os.link)
-        python_packages.project(context / "project", base.python)
+        python_packages.project(context / "project", base.python, part.packages)
         python_packages.launchers(context / "bin")
         buildah.build(image.reference, dockerfile, context, BASE=base.reference)
     buildah.export(image.reference, image.archive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 
 from dev.cluster.layout import REPOSITORY
@@ -52,9 +53,12 @@ def dependencies(extra: str, python: str) -> Path:
     return folder
 
 
-def project(folder: Path, python: str) -> None:
-    """Install the project itself, without what it needs, into `folder`. Raises CommandFailed."""
+def project(folder: Path, python: str, packages: Collection[str]) -> None:
+    """Install those packages of the project, without what they need, into `folder`. Raises CommandFailed."""
     install(folder, python, "--no-deps", "--reinstall-package=kvtier", str(REPOSITORY))
+    for installed in folder.iterdir():
+        if installed.name not in packages and installed.suffix != ".dist-info":
+            shutil.rmtree(installed)
 
 
 def install(folder: Path, python: str, *what: str) -> None:

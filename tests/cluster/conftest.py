@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from dev.cluster import Cluster
+from dev.cluster import Cluster, Node
 from dev.images import Image, build_images
 from tests.cluster.installation import Installation
 from tests.clusters import build_before_tests, own_cluster, skip_where_impossible
+
+SLOWEST_S = 900
+"""A test's time includes what it starts first: the cluster, on a busy machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SLOWEST_S))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -40,3 +49,9 @@ def installation(cluster: Cluster, images: dict[str, Image]) -> Installation:
     installed = Installation(cluster, images)
     installed.install()
     return installed
+
+
+@pytest.fixture(scope="session")
+def second_node(installation: Installation) -> Node:
+    """A node, n2, added after kvtier was installed; no class selects it."""
+    return installation.cluster.add_node("n2")

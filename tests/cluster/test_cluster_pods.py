@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from dev.cluster import Cluster, CommandFailed
 from dev.images import Image
+from tests.cluster.pods import RESTRICTED, SERVE, apply, fetch, finished, pod, ready, wait
 
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-}
-SERVE = "import http.server; http.server.test(http.server.SimpleHTTPRequestHandler, port=8080)"
 CALL_API = """
 import ssl, urllib.request
 folder = "/var/run/secrets/kubernetes.io/serviceaccount/"
@@ -27,31 +21,6 @@ try:
 except urllib.error.HTTPError as error:
     print(error.code, error.read().decode())
 """
-
-
-def pod(name: str, image: str, script: str, **spec: Any) -> dict[str, Any]:
-    """A pod that satisfies Pod Security "restricted" and runs `script` in Python."""
-    main = {"name": "main", "image": image, "command": ["python3", "-c", script], "securityContext": RESTRICTED}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {
-            "containers": [main],
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
-            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-            **spec,
-        },
-    }
-
-
-def apply(cluster: Cluster, *documents: dict[str, Any]) -> None:
-    cluster.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
-
-
-def wait(cluster: Cluster, what: str, condition: str) -> None:
-    cluster.kubectl("wait", what, f"--for={condition}", "--timeout=60s", timeout_s=70)
 
 
 def test_started_node_is_ready(cluster: Cluster) -> None:
@@ -75,11 +44,7 @@ def test_pod_with_native_sidecar_runs_to_its_end(cluster: Cluster, images: dict[
     document = pod("with-sidecar", reference, "import os; print('user', os.getuid())", initContainers=[sidecar])
     document["metadata"]["namespace"] = "strict"
     apply(cluster, document)
-    cluster.kubectl(
-        *("wait", "pod/with-sidecar", "--namespace=strict", "--for=jsonpath={.status.phase}=Succeeded"),
-        "--timeout=60s",
-        timeout_s=70,
-    )
+    wait(cluster, "pod/with-sidecar", "jsonpath={.status.phase}=Succeeded", "--namespace=strict")
     assert cluster.kubectl("logs", "--namespace=strict", "with-sidecar", "-c", "main").strip() == "user 64101"
 
 
@@ -94,8 +59,7 @@ def test_privileged_pod_under_restricted_is_refused(cluster: Cluster, images: di
 
 def test_pod_calls_the_api_server_through_its_service(cluster: Cluster, images: dict[str, Image]) -> None:
     apply(cluster, pod("caller", images["sidecar"].reference, CALL_API))
-    wait(cluster, "pod/caller", "jsonpath={.status.phase}=Succeeded")
-    answer = cluster.kubectl("logs", "caller")
+    answer = finished(cluster, "caller")
     assert answer.startswith("403")
     assert "system:serviceaccount:default:default" in answer
 
@@ -109,12 +73,9 @@ def test_pod_reaches_a_pod_of_its_own_node_through_a_service(cluster: Cluster, i
         "spec": {"selector": {"app": "server"}, "clusterIP": "10.96.7.7", "ports": [{"port": 80, "targetPort": 8080}]},
     }
     apply(cluster, service, pod("server", reference, SERVE))
-    wait(cluster, "pod/server", "condition=Ready")
-    get = "import urllib.request; print(urllib.request.urlopen('http://10.96.7.7', timeout=3).status)"
-    patient = f"import time\nfor n in range(20):\n  try:\n    {get}; break\n  except OSError: time.sleep(0.5)"
-    apply(cluster, pod("client", reference, patient))
-    wait(cluster, "pod/client", "jsonpath={.status.phase}=Succeeded")
-    assert cluster.kubectl("logs", "client").strip() == "200"
+    ready(cluster, "server")
+    apply(cluster, pod("client", reference, fetch("http://10.96.7.7")))
+    assert finished(cluster, "client") == "200"
 
 
 def test_killed_container_restarts_within_seconds(cluster: Cluster, images: dict[str, Image]) -> None:
