@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-REMOVAL_DEADLINE_S: Final = 10.0
+REMOVAL_DEADLINE_S: Final = 60.0
+"""An attendant ends when its store has, but on a busy machine it takes long to notice."""
 
 
 class CgroupUnavailable(Exception):
