@@ -54,7 +54,7 @@ def up(cluster: Cluster, nodes: int) -> None:
 def through(cluster: Cluster, program: str, arguments: list[str]) -> None:
     """Become `program`, talking to the cluster as administrator."""
     path = cluster.programs[program]
-    os.execve(path, [program, *arguments], {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)})
+    os.execve(path, [program, *arguments], {**os.environ, **cluster.client_environment})
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -74,6 +74,7 @@ def main() -> int:
                 up(cluster, options.nodes)
             case "down":
                 cluster.down()
+                say(f"cluster {options.name} is down; its logs are in {cluster.logs}")
             case "add-node":
                 cluster.add_node(options.node)
             case program:

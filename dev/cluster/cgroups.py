@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 KILL_S = 30.0
+NEEDED = ("cpu", "cpuset", "memory", "pids")
+"""The controllers without which no kubelet starts."""
 
 
 class CgroupBusy(Exception):
@@ -32,6 +34,16 @@ def hierarchies() -> list[Path]:
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     found = {Path(fields[1]).resolve() for fields in mounts if fields[2] in ("cgroup", "cgroup2")}
     return sorted(found)
+
+
+def missing_controllers() -> list[str]:
+    """Which of the needed controllers this machine does not offer."""
+    if is_v2():
+        offered = set((ROOT / "cgroup.controllers").read_text().split())
+    else:
+        mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+        offered = {option for fields in mounts if fields[2] == "cgroup" for option in fields[3].split(",")}
+    return [controller for controller in NEEDED if controller not in offered]
 
 
 def create(cgroup: str) -> None:

@@ -129,8 +129,7 @@ class Cluster:
         """The nodes that were added, in the order of their numbers."""
         if not self._layout.nodes.is_dir():
             return []
-        snapshotter = machine.detect(self.folder).snapshotter
-        found = [Node(self._layout.node(folder.name), snapshotter) for folder in self._layout.nodes.iterdir()]
+        found = [Node(self._layout.node(folder.name)) for folder in self._layout.nodes.iterdir()]
         complete = [node for node in found if node.layout.number_file.exists()]
         return sorted(complete, key=lambda node: int(node.layout.number_file.read_text()))
 
@@ -144,20 +143,24 @@ class Cluster:
         Raises CommandFailed.
         """
         kept = self._layout.images / archive.name
-        if not kept.exists():
-            _link_or_copy(archive, kept)
+        _link_or_copy(archive, kept)
         for node in self.nodes():
             node.load_image(kept)
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout_s: float = 60.0) -> str:  # noqa: A002
         """What kubectl prints, as administrator. Raises CommandFailed with its words."""
-        command = [str(self.programs["kubectl"]), f"--kubeconfig={self.kubeconfig}", *arguments]
-        return run(command, input=input, timeout_s=timeout_s)
+        command = [str(self.programs["kubectl"]), *arguments]
+        return run(command, input=input, timeout_s=timeout_s, extra=self._layout.client_environment)
 
     def helm(self, *arguments: str, timeout_s: float = 180.0) -> str:
         """What helm prints, as administrator. Raises CommandFailed with its words."""
-        command = [str(self.programs["helm"]), f"--kubeconfig={self.kubeconfig}", *arguments]
-        return run(command, timeout_s=timeout_s)
+        command = [str(self.programs["helm"]), *arguments]
+        return run(command, timeout_s=timeout_s, extra=self._layout.client_environment)
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """The variables with which kubectl and helm, started by other means, reach the cluster as administrator."""
+        return self._layout.client_environment
 
     def keep(self) -> None:
         """Let the cluster live on when this process ends."""
@@ -211,6 +214,7 @@ class Cluster:
 
 def _link_or_copy(source: Path, target: Path) -> None:
     """Give `target` the content of `source`, which may be deleted later."""
+    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:  # another file system

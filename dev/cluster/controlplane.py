@@ -74,8 +74,8 @@ class ControlPlane:
 
     def kubectl(self, *arguments: str) -> str:
         """What kubectl prints, as administrator. Raises CommandFailed."""
-        kubectl = [str(self.programs["kubectl"]), f"--kubeconfig={self.layout.kubeconfig}"]
-        return run([*kubectl, "--request-timeout=10s", *arguments], timeout_s=20)
+        command = [str(self.programs["kubectl"]), "--request-timeout=10s", *arguments]
+        return run(command, timeout_s=20, extra=self.layout.client_environment)
 
     def _start(self, holder: int, name: str, arguments: list[str]) -> Process:
         command = [*inside(holder), str(self.programs[name]), *arguments]

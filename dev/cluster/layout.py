@@ -24,6 +24,7 @@ API_PORT = 6443
 LOOPBACK = IPv4Address("127.0.0.1")
 FIRST_NODE = 10
 MOST_NODES = 200
+HELM_FOLDERS = ("CACHE", "CONFIG", "DATA")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,17 @@ class Layout:
     def images(self) -> Path:
         """The archives that every node loads, also one that is added later."""
         return self.folder / "images"
+
+    @property
+    def client_caches(self) -> Path:
+        """What kubectl and helm keep between commands."""
+        return self.folder / "client-caches"
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """The variables with which kubectl and helm reach the cluster as administrator and keep to its folder."""
+        helm = {f"HELM_{kind}_HOME": str(self.client_caches / f"helm-{kind.lower()}") for kind in HELM_FOLDERS}
+        return {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.client_caches / "kubectl"), **helm}
 
     @property
     def holder(self) -> Path:
@@ -140,6 +152,11 @@ class NodeLayout:
     def resolv_conf(self) -> Path:
         """What pods get as their resolver's configuration: there is no name server."""
         return self.folder / "resolv.conf"
+
+    @property
+    def snapshotter(self) -> Path:
+        """The name of the snapshotter that the node's containerd uses."""
+        return self.folder / "snapshotter"
 
     def disk(self, name: str) -> Path:
         """The folder on this machine's disk that the node sees as /mnt/NAME."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,6 @@ class Node:
     """A running node of a cluster."""
 
     layout: NodeLayout
-    snapshotter: str
 
     @property
     def name(self) -> str:
@@ -58,14 +56,10 @@ class Node:
         """What `command` prints when run as root in all of the node's namespaces. Raises CommandFailed, NodeGone."""
         return run([*inside(self.holder), *command], input=input, timeout_s=timeout_s)
 
-    def popen(self, *command: str) -> subprocess.Popen[str]:
-        """Start `command` as root in all of the node's namespaces, with pipes to and from it. Raises NodeGone."""
-        pipe = subprocess.PIPE
-        return subprocess.Popen([*inside(self.holder), *command], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
     def load_image(self, archive: Path) -> None:
-        """Make the images in an OCI archive known to the node's kubelet. Raises CommandFailed, NodeGone."""
-        arguments = ("--namespace=k8s.io", "images", "import", f"--snapshotter={self.snapshotter}", str(archive))
+        """Make the images in an archive known to the node's kubelet. Raises CommandFailed, NodeGone."""
+        snapshotter = f"--snapshotter={self.layout.snapshotter.read_text()}"
+        arguments = ("--namespace=k8s.io", "images", "import", snapshotter, str(archive))
         self.run("ctr", *arguments, timeout_s=IMPORT_S)
 
 
@@ -88,7 +82,7 @@ class NodeStarter:
         holder = hold(layout.name, layout.holder, layout.log("holder"), layout.runtime_cgroup)
         network.join(self.control_plane_holder, holder, number)
         run([*inside(holder), "sh", "-s"], input=mounts.script(layout, DISKS))
-        node = Node(layout, self.machine.snapshotter)
+        node = Node(layout)
         containerd = self._containerd(layout, holder)
         for archive in images:
             node.load_image(archive)
@@ -102,6 +96,7 @@ class NodeStarter:
         """Write the node's configuration and identity."""
         mounts.prepare(layout, DISKS)
         layout.number_file.write_text(str(number))
+        layout.snapshotter.write_text(self.machine.snapshotter)
         layout.resolv_conf.write_text("")
         layout.cni.mkdir(exist_ok=True)
         (layout.cni / "10-pods.conflist").write_text(network.pod_network_config(number, layout.folder / "leases"))

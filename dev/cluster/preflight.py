@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dev.cluster import machine, tools
+from dev.cluster import cgroups, machine, tools
+from dev.cluster.processes import search_path
 
 INSTALL_S = 900
 # Debian starts a service when its package is installed; only the programs are wanted here.
@@ -33,7 +34,7 @@ class Requirement:
 
 def program(name: str, package: str) -> Requirement:
     """The requirement that program `name` is on PATH."""
-    return Requirement(name, lambda: shutil.which(name) is not None, package)
+    return Requirement(name, lambda: shutil.which(name, path=search_path()) is not None, package)
 
 
 FOR_CLUSTER = (
@@ -64,6 +65,8 @@ def why_not() -> str | None:
         return f"Linux is missing: this is {platform.system()}; use a Linux machine or a virtual one"
     if os.geteuid() != 0:
         return f"root is missing: run it as root, for example: sudo {' '.join(sys.orig_argv)}"
+    if absent := cgroups.missing_controllers():
+        return f"cgroup controllers missing: {', '.join(absent)}; enable them in the kernel's command line or container"
     lacking = missing(FOR_CLUSTER + FOR_IMAGES)
     if lacking and shutil.which("apt-get") is None:
         names = ", ".join(r.what for r in lacking)

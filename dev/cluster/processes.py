@@ -14,12 +14,24 @@ from dev.cluster import cgroups
 PROGRAMS = Path(__file__).parent / "programs"
 LOG_TAIL_LINES = 25
 REAP_S = 10.0
+SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 # Enters the cgroups before the program starts, so that no child of it can be outside.
 ENTER = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 97; shift; done; shift; exec "$@"'
 
 
 _started: list[tuple[str, subprocess.Popen[bytes]]] = []
 """Handles of this process's children with their cgroups: a child must be waited for by whoever started it."""
+
+
+def search_path() -> str:
+    """PATH with the folders of system programs, which some users' PATH lacks even as root."""
+    present = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join([*present, *(folder for folder in SYSTEM_FOLDERS if folder not in present)])
+
+
+def environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    """This process's environment with the full search path, and `extra`."""
+    return {**os.environ, "PATH": search_path(), **(extra or {})}
 
 
 class CommandFailed(Exception):
@@ -47,9 +59,7 @@ def inside(holder: int) -> list[str]:
     return ["nsenter", f"--target={holder}", "--mount", "--uts", "--ipc", "--net", "--pid", "--wd=/", "--"]
 
 
-def start(
-    name: str, command: Sequence[str], *, cgroup: str, log: Path, environment: Mapping[str, str] | None = None
-) -> Process:
+def start(name: str, command: Sequence[str], *, cgroup: str, log: Path) -> Process:
     """Start `command` in `cgroup`, away from the terminal, its output appended to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     entries = [str(path) for path in cgroups.entries(cgroup)]
@@ -60,7 +70,7 @@ def start(
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            env=environment(None),
         )
     _started.append((cgroup, handle))
     return Process(name, handle, log)
@@ -80,10 +90,20 @@ def python_program(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", str(PROGRAMS / f"{name}.py"), *arguments]
 
 
-def run(command: Sequence[str], *, input: str | None = None, timeout_s: float = 60.0) -> str:  # noqa: A002
-    """What `command` prints. Raises CommandFailed when it fails or takes longer than `timeout_s`."""
+def run(
+    command: Sequence[str],
+    *,
+    input: str | None = None,  # noqa: A002
+    timeout_s: float = 60.0,
+    extra: Mapping[str, str] | None = None,
+) -> str:
+    """What `command` prints, run with the variables `extra` besides this process's.
+
+    Raises CommandFailed when it fails or takes longer than `timeout_s`.
+    """
+    variables = environment(extra)
     try:
-        done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=timeout_s, env=variables)
     except subprocess.TimeoutExpired as late:
         printed = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else (late.stderr or "")
         raise CommandFailed(command, f"no end within {timeout_s:.0f} s", printed) from late

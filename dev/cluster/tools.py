@@ -1,12 +1,13 @@
 """The programs of a Kubernetes control plane and node, found or built once.
 
 Each program is looked for in KUBEBUILDER_ASSETS, then on PATH (only one that reports the pinned
-Kubernetes minor version), then in a per-user cache keyed by the pinned module and the Go version.
-What is missing is built there from `dev/cluster/tools/go.mod`.
+minor version), then in a per-user cache keyed by the pinned modules. What is missing is built there from
+`dev/cluster/tools/go.mod`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODULE = Path(__file__).parent / "tools"
+PROGRESS_S = 30.0
+BUILD_S = 3600.0
 GO_INSTALL = "install Go 1.26 or newer (https://go.dev/doc/install) and put it on PATH"
 
 
@@ -85,7 +88,7 @@ def find_program(program: Program) -> Path | None:
         return Path(assets) / program.name
     cached = cache_bin() / program.name
     on_path = shutil.which(program.name)
-    if on_path and reports_pinned_minor(program, on_path):
+    if on_path and (Path(on_path) == cached or reports_pinned_minor(program, on_path)):
         return Path(on_path)
     return cached if os.access(cached, os.X_OK) else None
 
@@ -113,16 +116,19 @@ def ensure_programs() -> dict[str, Path]:
         if shutil.which("go") is None:
             names = ", ".join(p.name for p in missing)
             raise ToolsMissing(f"go is missing, and {names} must be built once: {GO_INSTALL}")
+        cache_bin().mkdir(parents=True, exist_ok=True)
         print(f"building {len(missing)} programs once into {cache_bin()} (about 15 minutes on 2 cores)", flush=True)
-        for number, program in enumerate(missing, 1):
-            found[program.name] = build_program(program, f"[{number}/{len(missing)}]")
+        with (cache_bin() / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for number, program in enumerate(missing, 1):
+                # Another process may have built it while this one waited.
+                found[program.name] = find_program(program) or build_program(program, f"[{number}/{len(missing)}]")
     return {name: path for name, path in found.items() if path is not None}
 
 
 def build_program(program: Program, label: str) -> Path:
     """Build one program into the cache, atomically, and return its path."""
     target = cache_bin() / program.name
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
     flags = linker_flags(pinned_version("k8s.io/kubernetes"), pinned_version("helm.sh/helm/v4"))
     command = ["go", "build", "-trimpath", "-ldflags", flags, "-o", str(partial), program.package]
@@ -130,17 +136,28 @@ def build_program(program: Program, label: str) -> Path:
     print(f"  {label} {program.name} ...", flush=True)
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
     with subprocess.Popen(command, cwd=MODULE, env=environment, stderr=subprocess.PIPE, text=True) as build:
-        while True:
-            try:
-                _, errors = build.communicate(timeout=30)
-                break
-            except subprocess.TimeoutExpired:
-                print(f"  {label} {program.name} ... {time.monotonic() - started:.0f} s", flush=True)
+        try:
+            errors = wait_showing(build, f"  {label} {program.name}", started)
+        except BaseException:
+            build.terminate()  # go ends its compilers
+            raise
     if build.returncode:
         raise ToolsMissing(f"go build {program.package} failed:\n{errors.strip()[-2000:]}")
     partial.rename(target)
     print(f"  {label} {program.name} built in {time.monotonic() - started:.0f} s", flush=True)
     return target
+
+
+def wait_showing(build: subprocess.Popen[str], label: str, started: float) -> str:
+    """What `build` says on its error output, with a line on how long it has taken every half minute."""
+    while True:
+        try:
+            return build.communicate(timeout=PROGRESS_S)[1]
+        except subprocess.TimeoutExpired:
+            taken_s = time.monotonic() - started
+            if taken_s > BUILD_S:
+                raise ToolsMissing(f"{label.strip()}: not built within {BUILD_S / 60:.0f} minutes") from None
+            print(f"{label} ... {taken_s:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
