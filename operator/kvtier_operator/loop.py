@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -47,6 +48,7 @@ class Loop:
         self._executor = Executor(api)
         self.cache = Cache(changed=self._wake.set)
         self._auditor = Auditor(api, self.cache, settings.namespace)
+        self._rooms: dict[str, tuple[float, RoomFacts]] = {}
         self._audited_at = self._finished_at = time.monotonic()
 
     async def wait_until_served(self) -> None:
@@ -114,17 +116,20 @@ class Loop:
 
     async def _pass(self) -> None:
         view = self.cache.view()
-        rooms = await self._rooms(view)
+        rooms = await self._look_up_rooms(view)
         plan = decide(view, rooms, self._executor.refusals(), self._settings, datetime.now(UTC))
         done = await self._executor.carry_out(plan)
         if done:
             log.debug("pass: %d steps", done)
 
-    async def _rooms(self, view: View) -> dict[str, RoomFacts]:
-        rooms = {}
-        for node in nodes_without_room(view):
-            try:
-                rooms[node] = RoomFacts(sum_requests(await self._api.pods_on(node)))
-            except ERRORS as error:
-                log.warning("cannot list the pods of node %s: %s", node, explain(error))
-        return rooms
+    async def _look_up_rooms(self, view: View) -> Mapping[str, RoomFacts]:
+        """What is requested on the nodes that need explaining, as of RESYNC_S ago at most."""
+        wanted, now = nodes_without_room(view), time.monotonic()
+        self._rooms = {node: kept for node, kept in self._rooms.items() if node in wanted and now - kept[0] < RESYNC_S}
+        for node in wanted:
+            if node not in self._rooms:
+                try:
+                    self._rooms[node] = now, RoomFacts(sum_requests(await self._api.pods_on(node)))
+                except ERRORS as error:
+                    log.warning("cannot list the pods of node %s: %s", node, explain(error))
+        return {node: room for node, (_, room) in self._rooms.items()}

@@ -14,25 +14,14 @@ from datetime import datetime
 from kvtier_crds.models import Condition
 from pydantic import BaseModel
 
-from kvtier_operator.desired.actions import (
-    CACHE_NODES,
-    CACHE_POOLS,
-    CONFIG_MAPS,
-    DAEMON_SETS,
-    TIER_CLASSES,
-    Action,
-    Apply,
-    Plan,
-    Resource,
-    Stage,
-    Target,
-)
+from kvtier_operator.desired.actions import Action, Apply, Plan, Stage
 from kvtier_operator.desired.cache_nodes import NodeSteps, decide_cache_nodes
 from kvtier_operator.desired.grants import pools_by_class
 from kvtier_operator.desired.ownership import Ownership, decide_owners
 from kvtier_operator.desired.store import spec_hash
 from kvtier_operator.desired.stores import StoreSteps, decide_stores
 from kvtier_operator.names import class_of_store
+from kvtier_operator.objects import CACHE_NODES, CACHE_POOLS, CONFIG_MAPS, DAEMON_SETS, TIER_CLASSES, Resource, Target
 from kvtier_operator.settings import Settings
 from kvtier_operator.status.cache_pool import invalid_pool_status, pool_status
 from kvtier_operator.status.deletion import deleting_status

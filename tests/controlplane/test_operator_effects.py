@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 from kvtier_operator.apply.api import Api, connect
 from kvtier_operator.apply.carry_out import Executor
-from kvtier_operator.desired.actions import (
-    CONFIG_MAPS,
-    TIER_CLASSES,
-    Action,
-    Apply,
-    Delete,
-    SetFinalizers,
-    Stage,
-    Target,
-)
+from kvtier_operator.desired.actions import Action, Apply, Delete, SetFinalizers, Stage
+from kvtier_operator.objects import CONFIG_MAPS, TIER_CLASSES, Target
 from kvtier_operator.view.audit import Auditor
 from kvtier_operator.view.cache import Cache
 from kvtier_operator.view.kinds import WATCHED_KINDS, WatchedKind

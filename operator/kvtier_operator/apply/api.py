@@ -18,7 +18,7 @@ from kubernetes.config import load_config
 from kubernetes.dynamic import DynamicClient
 from kvtier_crds.names import MANAGER_OPERATOR
 
-from kvtier_operator.desired.actions import PODS, Object, Resource, Target
+from kvtier_operator.objects import PODS, Object, Resource, Target
 
 REQUEST_TIMEOUT_S: Final = (5, 20)
 """To connect, and to answer."""
@@ -60,9 +60,9 @@ class Api:
         """Create. 409: there is one already."""
         await self._call("post", _collection(target.resource, target.namespace), body)
 
-    async def delete(self, target: Target, preconditions: Object) -> None:
-        """Delete if the preconditions hold (else 409); what it owns goes after it. 404: it is gone."""
-        options = {"preconditions": preconditions, "propagationPolicy": "Background"}
+    async def delete(self, target: Target, uid: str) -> None:
+        """Delete if it still has that UID (else 409); what it owns goes after it. 404: it is gone."""
+        options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         await self._call("delete", _path(target), {"apiVersion": "v1", "kind": "DeleteOptions", **options})
 
     async def list_metadata(

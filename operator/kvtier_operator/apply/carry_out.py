@@ -17,18 +17,8 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from kvtier_operator.apply.api import Api
-from kvtier_operator.desired.actions import (
-    CACHE_NODES,
-    Action,
-    Apply,
-    Delete,
-    Plan,
-    Post,
-    SetFinalizers,
-    Stage,
-    Step,
-    Target,
-)
+from kvtier_operator.desired.actions import Action, Apply, Delete, Plan, Post, SetFinalizers, Stage, Step
+from kvtier_operator.objects import CACHE_NODES, Target
 from kvtier_operator.view.read import read_cache_node
 
 log = logging.getLogger(__name__)
@@ -109,7 +99,9 @@ class Executor:
         self._failures[key] = Failure(message, refused, attempts, self._clock() + pause)
         if before is None or before.message != message:
             target, verb = key
-            log.warning("cannot %s %s: %s; trying again in %.0f s", verb, target, message, pause)
+            # A conflict only says that the view is a moment old.
+            level = logging.INFO if isinstance(error, ApiException) and error.status == CONFLICT else logging.WARNING
+            log.log(level, "cannot %s %s: %s; trying again in %.0f s", verb, target, message, pause)
 
 
 async def _carry_out(api: Api, step: Step) -> None:
@@ -118,8 +110,7 @@ async def _carry_out(api: Api, step: Step) -> None:
             case Apply():
                 await _apply(api, step)
             case Delete():
-                version = {"resourceVersion": step.resource_version} if step.resource_version else {}
-                await api.delete(step.target, {"uid": step.uid} | version)
+                await api.delete(step.target, step.uid)
             case SetFinalizers():
                 meta = {"uid": step.uid, "resourceVersion": step.resource_version, "finalizers": list(step.finalizers)}
                 await api.merge(step.target, {"metadata": meta})

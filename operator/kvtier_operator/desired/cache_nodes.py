@@ -17,10 +17,11 @@ from kvtier_crds.conditions import ConditionType
 from kvtier_crds.models import CacheNodeSpec, NodePool
 from kvtier_crds.names import LABEL_TIER_CLASS, MANAGER_OPERATOR
 
-from kvtier_operator.desired.actions import CACHE_NODES, PODS, TIER_CLASSES, Action, Apply, Delete, Target
+from kvtier_operator.desired.actions import Action, Apply, Delete
 from kvtier_operator.desired.grants import grant, pools_by_class, unreadable_grants
 from kvtier_operator.desired.ownership import Ownership, node_selector, selects
 from kvtier_operator.names import LABEL_MANAGED_BY
+from kvtier_operator.objects import CACHE_NODES, PODS, TIER_CLASSES, Target
 from kvtier_operator.view.facts import CacheNodeFacts, ClassFacts, PodFacts, View
 
 RESTART_AGE: Final = timedelta(seconds=30)
@@ -143,4 +144,4 @@ def _body(name: str, tier_class: str, spec: Mapping[str, Any]) -> dict[str, Any]
 
 def _deletion(cache_node: CacheNodeFacts) -> Action:
     meta = cache_node.meta
-    return Action(Delete(Target(CACHE_NODES, meta.name), meta.uid, meta.resource_version))
+    return Action(Delete(Target(CACHE_NODES, meta.name), meta.uid))

@@ -1,9 +1,11 @@
-"""What a store's pod requests. Pure arithmetic from the class's tiers; docs/install.md shows it to users.
+"""What a store's pod requests. Pure arithmetic from the class's tiers.
 
 memory = arena + index + page tables + processes + buffers, rounded up to 1Mi:
 - arena: the DRAM capacity; tmpfs pages are charged to the store that touches them. With huge pages it is
   requested as hugepages-* instead, and needs no page tables worth counting.
-- index: INDEX_BYTES for every page that DRAM and NVMe can hold, at MEAN_PAGE_BYTES a page.
+- index: INDEX_BYTES (as measured, one page a block) for every page that DRAM and NVMe can hold. Pages count
+  MEAN_PAGE_BYTES, the least that a rank's share of a block of 16 tokens has in models in use; most have ten times
+  that. Too little would end in an OOM loop: recovery loads the whole index again.
 - page tables: 8 bytes for each 4 KiB of the arena, in every process that maps it.
 - processes: the store, its attendant and the movers, PROCESS_BYTES each.
 - buffers: BUFFER_BYTES for each mover (runs being written and read), SLACK_BYTES for the kernel's side.
@@ -22,7 +24,7 @@ from kvtier_operator.quantities import exact, parse_bytes
 
 MI: Final = 1 << 20
 MEAN_PAGE_BYTES: Final = 64 << 10
-INDEX_BYTES: Final = 512
+INDEX_BYTES: Final = 1280
 PROCESS_BYTES: Final = 96 * MI
 BUFFER_BYTES: Final = 32 * MI
 SLACK_BYTES: Final = 64 * MI

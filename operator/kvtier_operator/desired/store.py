@@ -26,6 +26,7 @@ from kvtier_crds.names import (
 from kvtier_operator.desired.ownership import node_selector
 from kvtier_operator.desired.resources import MOVERS, store_resources
 from kvtier_operator.names import ANNOTATION_APPLIED_HASH, ANNOTATION_SPEC_HASH, LABEL_MANAGED_BY, store_name
+from kvtier_operator.objects import Object
 from kvtier_operator.settings import Settings
 from kvtier_operator.view.facts import ClassFacts
 
@@ -38,8 +39,6 @@ CONTAINER: Final = "store"
 TERMINATION_GRACE_S: Final = 30
 
 _SLOT_ALIGNMENT: Final = {HugePages.NONE: 4096, HugePages.SIZE_2MI: 2 << 20, HugePages.SIZE_1GI: 1 << 30}
-
-Object = dict[str, Any]
 
 
 def store_config(name: str, spec: TierClassSpec) -> Object:

@@ -8,20 +8,11 @@ from typing import Any
 
 from kvtier_crds.names import FINALIZER, MANAGER_OPERATOR
 
-from kvtier_operator.desired.actions import (
-    CONFIG_MAPS,
-    DAEMON_SETS,
-    TIER_CLASSES,
-    Action,
-    Apply,
-    Delete,
-    Resource,
-    SetFinalizers,
-    Target,
-)
+from kvtier_operator.desired.actions import Action, Apply, Delete, SetFinalizers
 from kvtier_operator.desired.cache_nodes import may_stop
-from kvtier_operator.desired.store import Object, store_objects
+from kvtier_operator.desired.store import store_objects
 from kvtier_operator.names import ANNOTATION_APPLIED_HASH, LABEL_MANAGED_BY, store_name
+from kvtier_operator.objects import CONFIG_MAPS, DAEMON_SETS, TIER_CLASSES, Object, Resource, Target
 from kvtier_operator.settings import Settings
 from kvtier_operator.view.facts import ClassFacts, OwnedFacts, PodFacts, View
 

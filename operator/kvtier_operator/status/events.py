@@ -15,7 +15,8 @@ from kvtier_crds.conditions import ConditionType
 from kvtier_crds.models import Condition
 from kvtier_crds.names import MANAGER_OPERATOR
 
-from kvtier_operator.desired.actions import EVENTS, Action, Post, Resource, Target
+from kvtier_operator.desired.actions import Action, Post
+from kvtier_operator.objects import EVENTS, Resource, Target
 from kvtier_operator.status.words import names
 from kvtier_operator.view.facts import Meta
 

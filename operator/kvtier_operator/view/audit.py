@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvtier_operator.apply.api import Api
-from kvtier_operator.desired.actions import Resource
+from kvtier_operator.objects import Resource
 from kvtier_operator.view.cache import Cache, version
 from kvtier_operator.view.kinds import WATCHED_KINDS, Key, WatchedKind
 from kvtier_operator.view.read import read_meta

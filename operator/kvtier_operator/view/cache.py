@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kvtier_operator.desired.actions import (
+from kvtier_operator.objects import (
     CACHE_NODES,
     CACHE_POOLS,
     CONFIG_MAPS,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kvtier_crds.names import LABEL_TIER_CLASS
 
-from kvtier_operator.desired.actions import (
+from kvtier_operator.objects import (
     CACHE_NODES,
     CACHE_POOLS,
     CONFIG_MAPS,

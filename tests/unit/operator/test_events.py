@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from kvtier_crds.models import Condition
-from kvtier_operator.desired.actions import CACHE_POOLS, TIER_CLASSES, Post
+from kvtier_operator.desired.actions import Post
+from kvtier_operator.objects import CACHE_POOLS, TIER_CLASSES
 from kvtier_operator.status.events import changes, event, node_changes
 
 from tests.unit.operator.build import NOW, condition, pool, tier_class

@@ -8,19 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from kvtier_operator.desired.actions import (
-    CACHE_NODES,
-    CACHE_POOLS,
-    CONFIG_MAPS,
-    DAEMON_SETS,
-    TIER_CLASSES,
-    Action,
-    Apply,
-    Delete,
-    Plan,
-    SetFinalizers,
-    Stage,
-)
+from kvtier_operator.desired.actions import Action, Apply, Delete, Plan, SetFinalizers, Stage
+from kvtier_operator.objects import CACHE_NODES, CACHE_POOLS, CONFIG_MAPS, DAEMON_SETS, TIER_CLASSES
 from kvtier_operator.plan import decide
 from kvtier_operator.view.facts import View
 from kvtier_operator.view.kinds import WATCHED_KINDS

@@ -141,7 +141,7 @@ def test_memory_covers_arena_index_page_tables_processes_and_buffers() -> None:
     )
 
     arena, page_tables = 8192, 64
-    index = 128
+    index = 320
     processes, buffers, slack = 4 * 96, 2 * 32, 64
     assert store_memory_bytes(tiers) == (arena + page_tables + index + processes + buffers + slack) * MI
 
