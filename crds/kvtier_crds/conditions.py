@@ -363,7 +363,7 @@ CONDITIONS: Final = (
             ReasonText(
                 Reason.DEVICE_UNUSABLE,
                 "False",
-                "A device's path is no directory, is read-only, or shares its file system with another device.",
+                "A device's path is no directory, is read-only, or has a foreign entry named `kvtier`.",
                 "Follow the message.",
             ),
             ReasonText(

@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 0x2, 0x4, 0x8, 0x20
 _MNT_DETACH: Final = 2
 _HEADROOM_BYTES: Final = 64 << 20
+_PAGE_BYTES: Final = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def arena_bytes(capacity: int, huge_pages: HugePages) -> int:
-    """Size limit of the file system: the capacity, and room for what the store keeps beside its slots."""
+def arena_bytes(capacity: int) -> int:
+    """Size limit of the tmpfs: the capacity, and room for what the store keeps beside its slots; whole pages."""
     size = capacity + max(_HEADROOM_BYTES, capacity // 16)
-    page = PAGE_BYTES.get(huge_pages, 4096)
-    return -(-size // page) * page
+    return -(-size // _PAGE_BYTES) * _PAGE_BYTES
 
 
 def ensure_arena(mount: Path, store_folder: str, capacity: int, huge_pages: HugePages, store_uid: int) -> None:
@@ -33,15 +33,16 @@ def ensure_arena(mount: Path, store_folder: str, capacity: int, huge_pages: Huge
 
     A smaller size than what is in use waits for the store to give memory back. Raises OSError.
     """
-    size = arena_bytes(capacity, huge_pages)
+    size = arena_bytes(capacity)
     if not is_mounted(mount):
         mount.mkdir(mode=0o755, parents=True, exist_ok=True)
         if huge_pages is HugePages.NONE:
             _mount("tmpfs", mount, f"size={size},mode=0755")
         else:
-            _mount("hugetlbfs", mount, f"pagesize={PAGE_BYTES[huge_pages]},size={size},mode=0755")
-        log.info("arena of %d bytes mounted at %s", size, mount)
-    elif decide_resize(os.statvfs(mount), size) and huge_pages is HugePages.NONE:
+            # No size: this file system cannot change it later, and the pod's huge page limit holds anyway.
+            _mount("hugetlbfs", mount, f"pagesize={PAGE_BYTES[huge_pages]},mode=0755")
+        log.info("arena for %d bytes mounted at %s", capacity, mount)
+    elif huge_pages is HugePages.NONE and decide_resize(os.statvfs(mount), size):
         _mount("tmpfs", mount, f"size={size}", _MS_REMOUNT)
         log.info("arena at %s resized to %d bytes", mount, size)
     with folder(mount) as arena:

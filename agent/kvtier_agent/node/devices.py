@@ -6,6 +6,7 @@ so that a device that left the class, or a reboot, leaves nothing behind.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Iterable
@@ -17,6 +18,8 @@ from kvtier_crds.names import DEVICE_FOLDER
 
 from kvtier_agent.node.folders import folder, make_folder, remove_folder
 from kvtier_agent.node.preflight import PAGE_BYTES, DeviceFacts, Facts, PathState
+
+log = logging.getLogger(__name__)
 
 _HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages"
 
@@ -105,6 +108,9 @@ class Devices:
         try:
             return msgspec.json.decode(self._register.read_bytes(), type=set[str])
         except FileNotFoundError:
+            return set()
+        except msgspec.DecodeError as error:  # the machine lost power as it was written
+            log.error("%s is not readable (%s): folders of devices that left the class may stay", self._register, error)
             return set()
 
     def _write_register(self, paths: set[str]) -> None:

@@ -103,11 +103,12 @@ class Keeper:
     def _prepare(self, cache_node: CacheNode) -> Verdict:
         """The node has all that the store needs, or the verdict says what it lacks. Blocks."""
         spec, dram = cache_node.spec, cache_node.spec.tiers.dram
-        verdict = decide_preflight(self._node, spec, self._devices.fetch_facts(spec))
-        if verdict.status != "True":
-            return verdict
-        reason = Reason.ARENA_UNAVAILABLE
+        reason = Reason.DEVICE_UNUSABLE
         try:
+            verdict = decide_preflight(self._node, spec, self._devices.fetch_facts(spec))
+            if verdict.status != "True":
+                return verdict
+            reason = Reason.ARENA_UNAVAILABLE
             arena, capacity = self._arena, parse_quantity(dram.capacity_per_node)
             ensure_arena(arena.mount, arena.store_folder, capacity, dram.huge_pages, arena.store_uid)
             reason = Reason.DEVICE_UNUSABLE
@@ -151,7 +152,7 @@ class Keeper:
         tier_class = cache_node.spec.tier_class if cache_node else None
         if tier_class is None:
             self._class_file.unlink(missing_ok=True)
-        else:
+        elif not self._class_file.exists() or self._class_file.read_text() != tier_class:
             self._class_file.write_text(tier_class)
         self._link.serve_class(tier_class, admit=not (cache_node and is_flushed(cache_node)))
 

@@ -14,6 +14,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -123,8 +124,7 @@ class Volumes:
             target = self._below_pods(published.record.target_path)
             try:
                 with folder(target, root=self._kubelet_dir) as pod_folder:
-                    sockets = {name for name in _OUR_SOCKETS if _is_socket(pod_folder, name)}
-                    removed = clear_folder(pod_folder, keep=sockets.__contains__, limit=SWEEP_STEPS)
+                    removed = clear_folder(pod_folder, keep=partial(_is_ours, pod_folder), limit=SWEEP_STEPS)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -190,9 +190,10 @@ def bind_listener(pod_folder: int, uid: int) -> tuple[socket.socket, int]:
         raise
 
 
-def _is_socket(pod_folder: int, name: str) -> bool:
+def _is_ours(pod_folder: int, name: str) -> bool:
+    """Whether it is one of the two sockets. Asked as each name is seen, since a sidecar may bind just then."""
     try:
-        return stat.S_ISSOCK(os.stat(name, dir_fd=pod_folder, follow_symlinks=False).st_mode)
+        return name in _OUR_SOCKETS and stat.S_ISSOCK(os.stat(name, dir_fd=pod_folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
         return False
 

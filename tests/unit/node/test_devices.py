@@ -110,3 +110,10 @@ def test_remove_all_of_a_disk_that_is_gone_succeeds(host: Path, devices: Devices
     (host / "mnt/a").rmdir()
     devices.remove_all(spec("/mnt/a"))
     assert devices.unwanted(spec()) == set()
+
+
+def test_unreadable_register_does_not_stop_the_node(host: Path, devices: Devices) -> None:
+    devices.make_folders(spec("/mnt/a"))
+    (host / "kubelet/plugins/devices.json").write_bytes(b"")
+    devices.make_folders(spec("/mnt/b"))
+    assert devices.unwanted(spec()) == {"/mnt/b"}
