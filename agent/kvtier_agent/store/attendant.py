@@ -18,7 +18,7 @@ from .log import log
 
 _BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S: Final = 60.0
-_END_S: Final = 5.0
+_END_S: Final = 2.0
 
 ATTENDANT: Final = (sys.executable, "-m", "kvtier_agent.serve")
 

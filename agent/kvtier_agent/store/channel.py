@@ -48,11 +48,17 @@ class Channel(Generic[Message]):
         self._on_message, self._on_close, self._on_malformed = on_message, on_close, on_malformed
         self._out: deque[tuple[memoryview, list[int]]] = deque()
         self._out_bytes, self._out_limit = 0, out_limit
+        self._partial_bytes = 0
         self._fds: deque[int] = deque()
         self._fd_limit = fd_limit
         self._reading = self._writing = False
         self.closed = False
         self.resume()
+
+    @property
+    def memory(self) -> int:
+        """Bytes kept for the peer: what it does not read, and what it has not finished to send."""
+        return self._out_bytes + self._partial_bytes
 
     def send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
         """Send, or queue. Takes `fds` over and closes them; after the close it only does that."""
@@ -117,8 +123,10 @@ class Channel(Generic[Message]):
         if not data:
             self.close("the peer closed")
             return
+        self._partial_bytes += len(data)
         try:
             for message in self._decoder.feed(data):
+                self._partial_bytes = 0
                 self._on_message(message)
                 if self.closed:
                     return

@@ -30,7 +30,6 @@ class FileLock:
     def try_acquire(self) -> bool:
         """Whether the lock is held now. Raises OSError."""
         if self._fd is None:
-            self.path.parent.mkdir(exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -53,7 +53,9 @@ async def settle_arena(arena: Path, wait_s: float) -> None:
 
     The caller has the store's lock. Raises LockHeld, OSError.
     """
-    for path in sorted((arena / "movers").glob("*.lock")):
+    movers = arena / "movers"
+    movers.mkdir(exist_ok=True)
+    for path in sorted(movers.glob("*.lock")):
         mover = FileLock(path)
         await acquire_lock(mover, wait_s)
         mover.release()

@@ -21,8 +21,10 @@ from .session import Session
 from .store import Store
 
 _ACCEPT_AT_ONCE: Final = 16
-MAX_SESSIONS: Final = 64
+MAX_SESSIONS: Final = 256
 """Connections of one listener."""
+MAX_SESSION_BYTES: Final = 64 << 20
+"""Kept for all sessions of one listener together: what is not read, and frames that are not complete."""
 
 
 class Identity(NamedTuple):
@@ -103,6 +105,16 @@ class Server:
         if pool is not None and not any((it.pod, it.pool) == (session.pod, pool) for it in self._all_sessions()):
             pool.holds.release_pod(session.pod)
             pool.progress.fire()
+
+    def shed(self) -> None:
+        """End the largest sessions of listeners whose sessions together keep too much memory."""
+        for sessions in self._sessions.values():
+            total = sum(session.memory for session in sessions)
+            for session in sorted(sessions, key=lambda it: it.memory, reverse=True):
+                if total <= MAX_SESSION_BYTES:
+                    break
+                total -= session.memory
+                session.end(Refusal(RefusalCode.LIMIT, "this pod's connections keep too much memory; read replies"))
 
     def connections(self) -> Counter[str]:
         """Sessions by pool UID."""

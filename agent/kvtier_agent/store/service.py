@@ -58,6 +58,8 @@ class Service:
         lock = FileLock(arena / "store.lock")
         stopped = asyncio.ensure_future(stop.wait())
         try:
+            if self._config.node_socket is None:
+                arena.mkdir(parents=True, exist_ok=True)  # in a cluster it is there only once its mount is
             if not await _finished(acquire_lock(lock, _LOCK_WAIT_S), stopped):
                 return
             if not await _finished(settle_arena(arena, _LOCK_WAIT_S), stopped):
@@ -125,6 +127,7 @@ class Service:
         while True:
             await asyncio.sleep(_UPKEEP_S)
             self._store.expire_holds()
+            self._server.shed()
             await self._store.trim()
 
     async def _send_snapshots(self) -> None:

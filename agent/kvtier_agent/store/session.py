@@ -72,6 +72,11 @@ class Session:
         )
         self._hello_timer = asyncio.get_running_loop().call_later(_HELLO_S, self._channel.close, "no hello came")
 
+    @property
+    def memory(self) -> int:
+        """Bytes that are kept for the client's side of the connection."""
+        return self._channel.memory
+
     def end(self, refusal: Refusal) -> None:
         """Say why, and close."""
         self._channel.send(Refused(refusal.code, refusal.message))
@@ -189,6 +194,9 @@ class Session:
             reply = await work
         except Refusal as refusal:
             reply = Refused(refusal.code, refusal.message, request_id)
+        except Exception:
+            self._channel.close("internal error")  # the task's own report names it
+            raise
         finally:
             self._requests -= 1
             self._channel.resume()

@@ -80,6 +80,9 @@ class Store:
         A pool that is being purged is served once that is done: apply again then.
         """
         wanted = {grant.uid: grant for grant in grants if is_pool_uid(grant.uid)}
+        for grant in grants:
+            if grant.uid not in wanted:
+                log("pool.refused", pool=grant.uid, error="the UID cannot name a folder")
         for uid, pool in self._core.pools.items():
             if uid not in wanted and uid not in self._purges:
                 pool.grant = None

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kvtier_agent.control import ServiceAccount
@@ -31,7 +32,7 @@ class Cluster:
         assert self.node.accept().tier_class == "gpu"
         self.node.welcome()
 
-    def pod(self, name: str = "pod", **identity: str) -> Path:
+    def pod(self, name: str = "pod", **identity: Any) -> Path:
         return self.node.publish(name, **identity)
 
     def connect(self, path: Path) -> RawClient:
@@ -325,3 +326,21 @@ def test_holds_go_with_the_pods_last_connection(cluster: Cluster) -> None:
             reader.put(None, blocks, reach=Reach.SEALED)
             reader.get(hashes_of(blocks))
         wait_for("room comes", lambda: getattr(stranger.put(None, chain("y", 100)), "stored_pages", 0) == 100)
+
+
+def test_device_that_fails_is_closed_with_its_error_and_the_store_serves_on(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    with cluster.connect(path) as client:
+        client.put(None, chain("a", 5), reach=Reach.FLUSHED)
+        cluster.store.nvme.rename(cluster.store.folder / "pulled-out")
+        client.put(None, chain("b", 40), reach=Reach.SEALED)
+        snapshot = cluster.control.snapshot(lambda it: "d0" in it.device_errors)
+        assert "No such file or directory" in snapshot.device_errors["d0"]
+        assert "restart the store" in snapshot.device_errors["d0"]
+        assert snapshot.ready
+        for name in ("a", "b", "c"):
+            blocks = chain(name, 5)
+            client.put(None, blocks)
+            assert client.read_all(hashes_of(blocks)) == data_of(blocks)

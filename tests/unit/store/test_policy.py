@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kvtier_agent.store.arena_format import PAGE, decide_geometry
+from kvtier_agent.store.arena_format import CHUNK_TARGET_BYTES, PAGE, decide_geometry
 from kvtier_agent.store.nvme import SegmentState
 from kvtier_agent.store.policy import (
-    CHUNK_TARGET_BYTES,
     Await,
     Evict,
     GiveBack,

@@ -334,3 +334,21 @@ def test_movers_killed_over_and_over_during_puts_lose_nothing_acknowledged(store
     with store.connect() as client:
         for blocks in stored:
             assert client.read_all(hashes_of(blocks), deadline_ms=60_000) == data_of(blocks)
+
+
+def test_stopped_movers_make_reads_misses_by_the_deadline_and_no_longer(store: StoreProcess) -> None:
+    on_nvme, in_dram = chain("a", 30, size=50_000), chain("b", 3)
+    with store.connect() as client:
+        client.put(None, on_nvme, reach=Reach.FLUSHED)
+        evict_to_nvme(client)
+        client.put(None, in_dram, reach=Reach.SEALED)
+        movers = store.movers()
+        for pid in movers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            assert client.get(hashes_of(on_nvme), deadline_ms=200).blocks == 0
+            assert client.read_all(hashes_of(in_dram)) == data_of(in_dram)
+        finally:
+            for pid in movers:
+                os.kill(pid, signal.SIGCONT)
+        assert client.read_all(hashes_of(on_nvme)) == data_of(on_nvme)
