@@ -199,7 +199,7 @@ class Client:
         """Close the connections; later calls are misses. May be repeated. Held views stay readable."""
         _forkable.discard(self)
         self._pool.close()
-        self._putter.drop_staging()
+        self._putter.close()
 
     def __enter__(self) -> Self:
         return self

@@ -30,6 +30,7 @@ class Putter:
         self.staging_bytes = staging_bytes
         self._turn = threading.Lock()
         self._staging: Staging | None = None
+        self._closed = False
 
     @contextmanager
     def turn(self, deadline: Deadline) -> Iterator[None]:
@@ -43,6 +44,7 @@ class Putter:
             yield
         finally:
             self._turn.release()
+            self._drop_if_over()
 
     def put_step(self, step: PutStep, connection: Connection, deadline: Deadline, request_id: int) -> PutReply:
         """Fill the staging, offer it where this connection has not seen it, and put.
@@ -69,8 +71,19 @@ class Putter:
             raise Failure(PROTOCOL, f"the agent's answer to {len(placed)} pages makes no sense: {reply}")
         return reply
 
+    def close(self) -> None:
+        """Give the staging up now, or when the put that uses it ends."""
+        self._closed = True
+        self._drop_if_over()
+
+    def _drop_if_over(self) -> None:
+        """Whoever comes last, the closing thread or the end of a turn, finds the lock free."""
+        if self._closed and self._turn.acquire(blocking=False):
+            self.drop_staging()
+            self._turn.release()
+
     def drop_staging(self) -> None:
-        """Give the staging up; the next put makes another."""
+        """Give the staging up; the next put makes another. Only within a turn, or after a fork."""
         staging, self._staging = self._staging, None
         if staging is not None:
             staging.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
-from kvtier_client import Client, Page, Reach, Tier
+from kvtier_client import Client, Page, Reach, Tier, block_hashes
 from kvtier_client.connectors.transformers import KVTierCache
 from kvtier_client.connectors.transformers_layout import cached_weights_digest
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
@@ -32,6 +33,7 @@ class Engine:
     kv: KVTierCache
     client: Client
     text: list[int]
+    fillers: Iterator[int] = field(default_factory=itertools.count)
 
     def prompt(self, first_token: int, tokens: int) -> list[int]:
         return [first_token, *self.text[: tokens - 1]]
@@ -51,12 +53,16 @@ class Engine:
         cache = DynamicCache(config=self.model.config)
         return self.answer(prompt, cache, 0), cache
 
-    def push_out_of_dram(self) -> None:
-        """Fill DRAM with another layout's pages until nothing else can be there."""
+    def push_out_of_dram(self, prompt: list[int]) -> None:
+        """Store pages of another layout until none of the prompt's is left in DRAM."""
+        hashes = block_hashes(prompt, BLOCK)
         data = bytes(1 << 20)
-        for salt in range(8):
-            pages = [Page(value, data) for value in chain(16, salt)]
+        for _ in range(20):
+            if not self.client.lookup(self.kv.layout, hashes).dram_blocks:
+                return
+            pages = [Page(value, data) for value in chain(16, next(self.fillers))]
             assert self.client.put(OTHER_LAYOUT, None, pages, deadline_s=DEADLINE_S).reached
+        raise AssertionError("the prompt stayed in DRAM")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +92,7 @@ def test_prompt_around_whole_blocks_answers_the_same_cold_and_restored(engine: E
     usable = (len(prompt) - 1) // BLOCK
     for tier in (Tier.DRAM, Tier.NVME):
         if tier is Tier.NVME:
-            engine.push_out_of_dram()
+            engine.push_out_of_dram(prompt)
         cache, restored, tiers = engine.kv.restore(prompt, deadline_s=DEADLINE_S)
         assert (restored, tiers) == (usable * BLOCK, {tier: usable})
         assert engine.answer(prompt, cache, restored) == expected

@@ -75,6 +75,8 @@ class KVTierCache:
         wanted = max(0, (len(tokens) - 1) // self.shape.block_tokens)
         hashes = block_hashes(tokens, self.shape.block_tokens)[:wanted]
         cache = self._empty_cache()
+        # The lookup is what the pool's hit ratio counts; a get takes what was found.
+        hashes = hashes[: self._client.lookup(self.layout, hashes, deadline_s=deadline_s).whole_blocks]
         with self._client.get(self.layout, hashes, deadline_s=deadline_s) as held:
             pages = _leading(held.views, self.shape.page_bytes)
             layers = layers_from_pages(self.shape, pages) if pages else []
