@@ -23,6 +23,7 @@ from tests.chaos.scene import open_scene
 from tests.chaos.store_process import StoreFailed
 
 OUT: Final = Path(__file__).resolve().parents[2] / ".out"
+INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SERVED_PER_KILL: Final = 1_000
 """Least page reads that each kill must bring, on average."""
 DRAM_PER_KILL: Final = 12 << 20
@@ -54,8 +55,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, help="repeats the choices of a run, not its timing")
     arguments = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    for number in INTERRUPTS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's choice stands
+            signal.signal(number, _interrupt)
     logging.getLogger("kvtier.client").setLevel(logging.ERROR)  # the store's absence is what this is about
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}", flush=True)
@@ -70,6 +72,9 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
+    """End the run; nothing interrupts what is then cleaned up."""
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
     sys.exit("crash: interrupted")
 
 

@@ -55,12 +55,7 @@ class PodMemory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for container in self._path.glob("container-*"):
-            for pid in _members(container):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.remove_container(container)
-        self._path.rmdir()
+        _remove_pod(self._path)
 
     def new_container(self) -> Path:
         """A group for the next start; write a process id into its `cgroup.procs`."""
@@ -75,14 +70,7 @@ class PodMemory:
         Raises TimeoutError, naming the processes that do not end.
         """
         self._past_oom_kills += self._oom_kills_in(container)
-        deadline = time.monotonic() + REMOVAL_DEADLINE_S
-        while True:
-            try:
-                return container.rmdir()
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{container} is still in use by {_members(container)}") from error
-                time.sleep(0.02)
+        _remove_empty(container)
 
     def oom_kills(self) -> int:
         """Processes that the kernel killed for this limit since the start."""
@@ -96,6 +84,36 @@ class PodMemory:
     def _oom_kills_in(self, container: Path) -> int:
         lines = (container / self._events).read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def remove_remains(prefix: str) -> None:
+    """Remove the groups of runs that were killed: those called PREFIX-PID-anything whose process is gone."""
+    with contextlib.suppress(CgroupUnavailable):
+        for pod in _memory_hierarchy()[1].glob(f"{prefix}-*"):
+            if not Path("/proc", pod.name.removeprefix(f"{prefix}-").partition("-")[0]).exists():
+                _remove_pod(pod)
+
+
+def _remove_pod(pod: Path) -> None:
+    """End what runs in the pod's containers, and remove all groups."""
+    for container in pod.glob("container-*"):
+        for pid in _members(container):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _remove_empty(container)
+    pod.rmdir()
+
+
+def _remove_empty(container: Path) -> None:
+    """Wait until the last process is gone, then remove the group. Raises TimeoutError."""
+    deadline = time.monotonic() + REMOVAL_DEADLINE_S
+    while True:
+        try:
+            return container.rmdir()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{container} is still in use by {_members(container)}") from error
+            time.sleep(0.02)
 
 
 def _members(group: Path) -> list[int]:

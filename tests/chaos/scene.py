@@ -5,7 +5,9 @@ Everything that it starts or makes is gone when it is left, also after an interr
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from typing import Final
 
 from kvtier_client.client import Client
 
+from tests.chaos import memory_cgroup
 from tests.chaos.bystanders import Bystanders
 from tests.chaos.ledger import Ledger, Verdict
 from tests.chaos.memory_cgroup import PodMemory
@@ -23,6 +26,9 @@ from tests.chaos.store_process import StorePlace, StoreProcess, free_port
 from tests.chaos.workload import PutPlan
 from tests.chaos.writer import Writer, make_pages, put
 
+PREFIX: Final = "kvtier-crash"
+SHARED_MEMORY: Final = Path("/dev/shm")
+DISK: Final = Path("/var/tmp")
 WRITERS: Final = 2
 MOST_PUTS: Final = 12
 """Of one writer between two kills."""
@@ -130,15 +136,26 @@ class Scene:
         return self._rng.choice(self._writers)
 
 
+def remove_remains() -> None:
+    """Remove what runs left that were killed themselves."""
+    memory_cgroup.remove_remains(PREFIX)
+    for place in (SHARED_MEMORY, DISK):
+        for folder in place.glob(f"{PREFIX}-*"):
+            if not Path("/proc", folder.name.removeprefix(f"{PREFIX}-").partition("-")[0]).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextmanager
 def open_scene(rng: random.Random, dram_bytes: int) -> Iterator[Scene]:
     """A scene whose store does not run yet; its memory is limited as the operator would.
 
     Raises CgroupUnavailable.
     """
+    remove_remains()
+    own = f"{PREFIX}-{os.getpid()}-"
     with ExitStack() as stack:
-        shared_memory = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtier-crash-", dir="/dev/shm"))
-        disk = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtier-crash-", dir="/var/tmp"))
+        shared_memory = stack.enter_context(tempfile.TemporaryDirectory(prefix=own, dir=SHARED_MEMORY))
+        disk = stack.enter_context(tempfile.TemporaryDirectory(prefix=own, dir=DISK))
         place = StorePlace(
             arena=Path(shared_memory) / "arena",
             media=Path(disk) / "media",
