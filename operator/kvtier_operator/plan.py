@@ -23,12 +23,12 @@ from kvtier_operator.desired.stores import StoreSteps, decide_stores
 from kvtier_operator.names import class_of_store
 from kvtier_operator.objects import CACHE_NODES, CACHE_POOLS, CONFIG_MAPS, DAEMON_SETS, TIER_CLASSES, Resource, Target
 from kvtier_operator.settings import Settings
-from kvtier_operator.status.cache_pool import invalid_pool_status, pool_status
+from kvtier_operator.status.cache_pool import ReadyNodes, invalid_pool_status, pool_status
 from kvtier_operator.status.deletion import deleting_status
 from kvtier_operator.status.events import changes, event, node_changes
 from kvtier_operator.status.findings import serves
 from kvtier_operator.status.tier_class import ClassInput, class_status, invalid_class_status
-from kvtier_operator.view.facts import CacheNodeFacts, Meta, PodFacts, RoomFacts, View
+from kvtier_operator.view.facts import Meta, PodFacts, RoomFacts, View
 
 ROOMS_PER_PASS = 10
 """Nodes whose pods are listed in one pass to explain why a store found no room."""
@@ -109,20 +109,20 @@ def _pool_statuses(view: View, pods: Mapping[str, list[PodFacts]], now: datetime
         if pool.spec is None:
             status = invalid_pool_status(pool, now)
         else:
-            nodes = ready.get(pool.spec.tier_class, [])
+            nodes = ready.get(pool.spec.tier_class, ReadyNodes())
             status = pool_status(pool, view, nodes, pool.meta.uid in granted, now)
         if status != pool.status:
             yield CACHE_POOLS, pool.meta, _conditions(pool.status), status
 
 
-def _ready_nodes(view: View, pods: Mapping[str, list[PodFacts]]) -> Mapping[str, list[CacheNodeFacts]]:
+def _ready_nodes(view: View, pods: Mapping[str, list[PodFacts]]) -> Mapping[str, ReadyNodes]:
     """By class, the nodes whose store serves."""
-    ready: dict[str, list[CacheNodeFacts]] = defaultdict(list)
+    ready: dict[str, ReadyNodes] = defaultdict(ReadyNodes)
     for name, cache_node in view.cache_nodes.items():
         node = view.nodes.get(name)
         mine = [pod for pod in pods.get(name, ()) if pod.tier_class == cache_node.tier_class]
         if node and serves(node, cache_node, mine):
-            ready[cache_node.tier_class].append(cache_node)
+            ready[cache_node.tier_class].add(cache_node)
     return ready
 
 

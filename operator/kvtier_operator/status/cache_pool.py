@@ -6,11 +6,13 @@ to be wrong: Ready is False until the quota or the class is changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from kvtier_crds.conditions import ConditionType, Reason
-from kvtier_crds.models import CachePoolSpec, CachePoolStatus, Tiers
+from kvtier_crds.models import CachePoolSpec, CachePoolStatus, NodePoolStatus, Tiers
 
 from kvtier_operator.names import MAX_POOLS_PER_NODE
 from kvtier_operator.quantities import parse_bytes
@@ -20,18 +22,30 @@ from kvtier_operator.status.words import count, names
 from kvtier_operator.view.facts import CacheNodeFacts, ClassFacts, PoolFacts, View
 
 
-def pool_status(
-    pool: PoolFacts, view: View, ready_nodes: Sequence[CacheNodeFacts], granted: bool, now: datetime
-) -> CachePoolStatus:
+@dataclass(frozen=True)
+class ReadyNodes:
+    """The nodes of a class whose store serves, and what each pool has there."""
+
+    names: list[str] = field(default_factory=list)
+    shares: defaultdict[str, dict[str, NodePoolStatus]] = field(default_factory=lambda: defaultdict(dict))
+    """By pool UID, by node."""
+
+    def add(self, cache_node: CacheNodeFacts) -> None:
+        """Count one more node in."""
+        self.names.append(cache_node.meta.name)
+        for share in cache_node.status.pools:
+            self.shares[share.uid][cache_node.meta.name] = share
+
+
+def pool_status(pool: PoolFacts, view: View, nodes: ReadyNodes, granted: bool, now: datetime) -> CachePoolStatus:
     """The status of a pool whose stored spec can be read.
 
-    `ready_nodes`: those of its class. `granted`: whether it is among the pools that the class's nodes get.
+    `nodes`: those of its class. `granted`: whether it is among the pools that the class's nodes get.
     """
     assert pool.spec is not None
-    uid = pool.meta.uid
-    shares = {node.meta.name: share for node in ready_nodes for share in node.status.pools if share.uid == uid}
+    shares = nodes.shares.get(pool.meta.uid, {})
     fault = _fault(pool.spec, view.classes.get(pool.spec.tier_class), granted)
-    ready = fault or _serving(pool.spec, ready_nodes, sorted(shares))
+    ready = fault or _serving(pool.spec, nodes.names, shares)
     degraded = (
         true(ConditionType.DEGRADED, fault.reason, fault.message)
         if fault and fault.reason is not Reason.DRAINING
@@ -98,11 +112,11 @@ def _quota_fault(spec: CachePoolSpec, name: str, tiers: Tiers) -> Verdict | None
     return None
 
 
-def _serving(spec: CachePoolSpec, ready_nodes: Sequence[CacheNodeFacts], serving: Sequence[str]) -> Verdict:
+def _serving(spec: CachePoolSpec, ready_nodes: Sequence[str], serving: Collection[str]) -> Verdict:
     if not ready_nodes:
         message = f"no node of TierClass {spec.tier_class} is ready; see `kubectl describe tierclass {spec.tier_class}`"
         return false(ConditionType.READY, Reason.NODES_NOT_SERVING, message)
-    missing = sorted({node.meta.name for node in ready_nodes} - set(serving))
+    missing = sorted(name for name in ready_nodes if name not in serving)
     if missing:
         message = f"of {count(len(ready_nodes), 'ready node')}, these have not taken the pool up yet: {names(missing)}"
         return false(ConditionType.READY, Reason.NODES_NOT_SERVING, message)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from kvtier_crds.models import CachePoolStatus
-from kvtier_operator.status.cache_pool import invalid_pool_status, pool_status
+from kvtier_operator.status.cache_pool import ReadyNodes, invalid_pool_status, pool_status
 from kvtier_operator.view.facts import CacheNodeFacts, PoolFacts
 
 from tests.unit.operator.build import NOW, WITH_NVME, ago, cache_node, pool, tier_class, view
@@ -26,7 +26,10 @@ def serving(name: str, asked: int = 10, hit: int = 5) -> CacheNodeFacts:
 def judge(
     subject: PoolFacts, *entries: Any, ready: tuple[CacheNodeFacts, ...] = (), granted: bool = True
 ) -> CachePoolStatus:
-    return pool_status(subject, view(subject, *entries), ready, granted, NOW)
+    nodes = ReadyNodes()
+    for serving_node in ready:
+        nodes.add(serving_node)
+    return pool_status(subject, view(subject, *entries), nodes, granted, NOW)
 
 
 def told(status: CachePoolStatus) -> dict[str, tuple[str, str, str]]:
