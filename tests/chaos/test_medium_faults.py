@@ -21,6 +21,7 @@ from kvtier_client.protocol.messages import Reach
 from tests.chaos.ledger import Verdict
 from tests.chaos.memory_cgroup import CgroupUnavailable
 from tests.chaos.scene import Scene, open_scene
+from tests.chaos.store_process import StoreFailed
 from tests.chaos.workload import SHAPES, PutPlan, decide_chain
 from tests.chaos.writer import make_pages, put
 
@@ -201,14 +202,46 @@ def test_foreign_files_on_the_device_are_left_alone(scene: Scene, rng: random.Ra
 
 
 def test_device_of_another_format_is_refused_and_left_as_it_is(scene: Scene) -> None:
-    scene.kill()
-    scene.lose_node_memory()
+    lose_memory(scene)
     (mark,) = scene.place.media.rglob("FORMAT")
     mark.write_text("kvtier media format 7\n")
-    before = {path: path.read_bytes() for path in scene.place.media.rglob("*") if path.is_file()}
-    scene.start()
-    verdict = scene.read_back()
+    before = contents(scene.place.media)
+    verdict = restart(scene)
     assert (verdict.served, verdict.wrong) == (0, [])
     scene.kill()
-    assert {path: path.read_bytes() for path in scene.place.media.rglob("*") if path.is_file()} == before
+    assert contents(scene.place.media) == before
     assert "media format 7" in scene.place.log.read_text()
+
+
+def test_segment_of_another_format_is_refused_and_left_as_it_is(scene: Scene) -> None:
+    lose_memory(scene)
+    newest = segments(scene)[-1]
+    renumber(newest)
+    before = newest.read_bytes()
+    verdict = restart(scene)
+    assert verdict.wrong == []
+    scene.kill()
+    assert newest.read_bytes() == before
+    assert "format 7" in scene.place.log.read_text()
+
+
+def test_chunk_of_another_format_ends_the_start_and_nothing_changes(scene: Scene) -> None:
+    scene.kill()
+    newest = sorted(scene.place.arena.rglob("*.chunk"))[-1]
+    renumber(newest)
+    before = contents(scene.place.arena)
+    with pytest.raises(StoreFailed, match=f"{newest}.*format 7"):
+        scene.start()
+    assert contents(scene.place.arena) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """What lies in the files below a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def renumber(path: Path) -> None:
+    """Give a chunk or a segment the format number 7."""
+    with path.open("r+b") as file:
+        file.seek(8)
+        file.write(struct.pack("<I", 7))
