@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ SYSTEM: Final = "kvtier-system"
 NAMESPACE: Final = "inference"
 TIER_CLASS: Final = "flash"
 POOL: Final = "chat"
+LABEL: Final = "kvtier.io/flash=true"
+"""Of the nodes that the class selects."""
 READY_S: Final = 120.0
 SLEEP: Final = ["python3", "-c", "import time; time.sleep(86_400)"]
 
@@ -33,7 +36,7 @@ class Installation:
         self._images = images
 
     def install(self) -> None:
-        """Install the charts, a class that selects every node, and a pool; return once the pool is served.
+        """Install the charts, a class that has node n1, and a pool; return once the pool is served.
 
         Raises CommandFailed, StepFailed.
         """
@@ -43,7 +46,25 @@ class Installation:
         self.cluster.helm("install", "kvtier", str(charts / "kvtier"), "-n", SYSTEM, *tags)
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
+        self.select("n1")
         self.kubectl.apply([namespace, tier_class(), cache_pool()])
+        self.wait_until_served()
+
+    @property
+    def sidecar_image(self) -> str:
+        """The image of the sidecar, which has the client too."""
+        return self._images["sidecar"].reference
+
+    def select(self, node: str) -> None:
+        """Give a node the label that the class selects."""
+        self.kubectl("label", "node", node, "--overwrite", LABEL)
+
+    def unselect(self, node: str) -> None:
+        """Take that label off the node."""
+        self.kubectl("label", "node", node, f"{LABEL.partition('=')[0]}-")
+
+    def wait_until_served(self) -> None:
+        """Return once the pool is served. Raises StepFailed."""
         self.wait("the pool to be served", lambda: is_ready(self.kubectl.get("cachepool", "-n", NAMESPACE, POOL)))
 
     def wait(self, what: str, holds: Callable[[], bool], deadline_s: float = READY_S) -> None:
@@ -68,16 +89,29 @@ class Installation:
 
         Its engine sleeps: whoever connects to the socket, is the engine.
         """
-        self.kubectl.apply([engine_pod(name, node, self._images["sidecar"].reference)])
-        get = ("pod", "-n", NAMESPACE, name)
+        return self.start_pod(engine_pod(name, node, self.sidecar_image))
+
+    def start_pod(self, pod: Manifest) -> Path:
+        """The same for a pod of any kind, made of `engine_pod`."""
+        self.kubectl.apply([pod])
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        get = ("pod", "-n", namespace, name)
         self.kubectl.wait(f"pod {name}", lambda: is_ready(self.kubectl.get(*get)), READY_S, self.explain)
         uid = self.kubectl.get(*get)["metadata"]["uid"]
-        root = Path("/proc", str(self.cluster.node(node).holder), "root")
+        root = Path("/proc", str(self.cluster.node(pod["spec"]["nodeName"]).holder), "root")
         return root / f"var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/kvtier/mount/kvtier.sock"
 
-    def delete_pod(self, name: str) -> None:
+    @contextmanager
+    def running_pod(self, pod: Manifest) -> Iterator[Path]:
+        """Its client socket within the block; it is gone afterwards."""
+        try:
+            yield self.start_pod(pod)
+        finally:
+            self.delete_pod(pod["metadata"]["name"], pod["metadata"]["namespace"])
+
+    def delete_pod(self, name: str, namespace: str = NAMESPACE) -> None:
         """Delete a client pod, and wait until it is gone."""
-        self.kubectl("delete", "pod", "-n", NAMESPACE, name, "--wait", "--grace-period=1", "--ignore-not-found")
+        self.kubectl("delete", "pod", "-n", namespace, name, "--wait", "--grace-period=1", "--ignore-not-found")
 
     def kill_store(self, node: str = "n1") -> None:
         """End the store's process on a node as kill -9 does, and return once its pod is Ready again."""
@@ -89,10 +123,10 @@ class Installation:
 
 
 def tier_class() -> Manifest:
-    """The sample class, for every node, in a test's sizes."""
+    """The sample class in a test's sizes."""
     sample = _sample("tierclass")
-    tiers = {"dram": {"capacityPerNode": "512Mi"}, "nvme": sample["spec"]["tiers"]["nvme"] | {"capacityPerNode": "2Gi"}}
-    sample["spec"] = {"tiers": tiers}
+    sample["spec"]["tiers"]["dram"]["capacityPerNode"] = "512Mi"
+    sample["spec"]["tiers"]["nvme"]["capacityPerNode"] = "2Gi"
     return sample
 
 
