@@ -34,7 +34,7 @@ STORE_ABSENT_S: Final = 15.0
 """How long no store must have been there before a node is released whose store did not report the drain:
 longer than a store that lost its connection takes to come back."""
 FLUSHED_ABSENT_S: Final = 2.0
-"""The same, when it did."""
+"""The same, when it did, or when its last word was that it has ended."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,12 @@ def is_flushed(cache_node: CacheNode) -> bool:
     return cache_node.spec.drain and drained.get("status") == "True"
 
 
+def has_ended(cache_node: CacheNode) -> bool:
+    """Whether the store's last word is that it has ended, so that its connection is not merely lost. Pure."""
+    ready = cache_node.conditions.get(ConditionType.READY, {})
+    return ready.get("reason") == Reason.STORE_STOPPED
+
+
 def decide_release_wait(cache_node: CacheNode, absent_s: float, *, connected: bool) -> Verdict | None:
     """Why the node is not released yet; None: release it now. Pure.
 
@@ -177,7 +183,7 @@ def decide_release_wait(cache_node: CacheNode, absent_s: float, *, connected: bo
     if connected:
         doing = "has flushed and is to be ended" if flushed else "is flushing"
         message = f"the store of TierClass {spec.tier_class} on node {cache_node.name} {doing}"
-    elif absent_s < (FLUSHED_ABSENT_S if flushed else STORE_ABSENT_S):
+    elif absent_s < (FLUSHED_ABSENT_S if flushed or has_ended(cache_node) else STORE_ABSENT_S):
         message = f"the store of TierClass {spec.tier_class} has left node {cache_node.name}; what it kept goes next"
     else:
         return None

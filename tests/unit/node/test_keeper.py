@@ -12,6 +12,7 @@ from kvtier_crds.conditions import ConditionType, Reason
 from tests.unit.node.cache_nodes import cache_node, condition
 
 FLUSHED = (condition("Drained", "True", "Flushed"),)
+ENDED = (condition("Ready", "False", "StoreStopped"),)
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,21 @@ FLUSHED = (condition("Drained", "True", "Flushed"),)
         ((), False, 16.0, None),
         (FLUSHED, False, 1.0, "the store of TierClass gpu has left node n1; what it kept goes next"),
         (FLUSHED, False, 3.0, None),
+        (ENDED, True, 3.0, "the store of TierClass gpu on node n1 is flushing"),
+        (ENDED, False, 1.0, "the store of TierClass gpu has left node n1; what it kept goes next"),
+        (ENDED, False, 3.0, None),
     ],
-    ids=["flushing", "flushed", "just-left", "absent", "flushed-and-just-left", "flushed-and-gone"],
+    ids=[
+        "flushing",
+        "flushed",
+        "just-left",
+        "absent",
+        "flushed-and-just-left",
+        "flushed-and-gone",
+        "ended-and-back",
+        "ended-and-just-left",
+        "ended-and-gone",
+    ],
 )
 def test_release_waits_for_the_store_to_leave(
     conditions: tuple[dict[str, object], ...], connected: bool, absent_s: float, message: str | None
