@@ -23,6 +23,7 @@ from .core import Core, Pool
 from .devices import Devices
 from .errors import JobFailed
 from .index import Page
+from .keeper import SegmentKeeper
 from .loader import Loader
 from .log import log
 from .movers import Movers
@@ -54,7 +55,8 @@ class Store:
         )
         self._devices = Devices(self._core)
         self._room = Room(self._core)
-        self._writer = Writer(self._core, self._devices)
+        self._keeper = SegmentKeeper(self._core, self._devices)
+        self._writer = Writer(self._core, self._keeper)
         self._loader = Loader(self._core, self._room, self._devices)
         self._puts = Puts(self._core, self._room, self._writer)
         self._purges: dict[str, asyncio.Task[None]] = {}
@@ -108,7 +110,7 @@ class Store:
             log("arena.trim_failed", error=error)
         for pool in list(self._core.pools.values()):
             if pool.grant is not None:
-                await self._writer.trim(pool)
+                await self._keeper.trim(pool)
 
     def expire_holds(self) -> None:
         """Release holds that have lapsed."""
@@ -215,7 +217,7 @@ class Store:
         pool.holds.expire(float("inf"))
         for segment in list(core.nvme.pool_segments(pool.uid)):
             if segment.io == 0 and segment.state is not SegmentState.GONE:
-                await self._writer.drop(segment)
+                await self._keeper.drop(segment)
         try:
             for chunk in list(core.arena.pool_chunks(pool.uid)):
                 if chunk.id in core.arena.chunks and chunk.is_idle():
