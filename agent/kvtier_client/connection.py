@@ -136,11 +136,11 @@ class Connection:
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         try:
-            while poll.poll(0) and not self._inbox:
+            while poll.poll(0) and not self._next_message():
                 self._read(Deadline(RELEASE_DEADLINE_S))
+            return self._next_message() is None
         except Failure:
             return False
-        return not self._inbox
 
     def close(self) -> None:
         """Close the socket and every descriptor that nothing took. May be repeated."""
@@ -175,9 +175,23 @@ class Connection:
         sockets.send(self._sock, data, descriptors, deadline, CLOSED)
 
     def _receive(self, deadline: Deadline) -> ToClient:
-        while not self._inbox:
+        while (message := self._next_message()) is None:
             self._read(deadline)
-        return self._inbox.popleft()
+        self._inbox.popleft()
+        return message
+
+    def _next_message(self) -> ToClient | None:
+        """What the agent says next, left in the inbox; chunks before it are taken in, those after it are not yet.
+
+        A chunk that went right after a reply still serves that reply's places.
+        """
+        while self._inbox:
+            message = self._inbox[0]
+            if not isinstance(message, Chunks):
+                return message
+            self._inbox.popleft()
+            self._take_chunks(message)
+        return None
 
     def _read(self, deadline: Deadline) -> None:
         with failing_as(deadline, CLOSED):
@@ -189,19 +203,12 @@ class Connection:
         if not data:
             raise Failure(CLOSED, "the agent closed the connection")
         try:
-            for message in self._decoder.feed(data):
-                self._take(message)
+            self._inbox += self._decoder.feed(data)
         except FrameError as error:
             raise Failure(PROTOCOL, str(error)) from error
-        between_frames = not self._decoder.pending_bytes
-        if self._descriptors and between_frames and not any(isinstance(m, Handover) for m in self._inbox):
-            raise Failure(PROTOCOL, f"the agent sent {len(self._descriptors)} descriptors that no frame names")
-
-    def _take(self, message: ToClient) -> None:
-        if isinstance(message, Chunks):
-            self._take_chunks(message)
-        else:
-            self._inbox.append(message)
+        named = sum(map(_descriptors_named, self._inbox))
+        if len(self._descriptors) > named and not self._decoder.pending_bytes:
+            raise Failure(PROTOCOL, f"the agent sent {len(self._descriptors)} descriptors, and named {named}")
 
     def _take_chunks(self, message: Chunks) -> None:
         if len(message.ids) > min(MAX_CHUNKS, len(self._descriptors)):
@@ -214,3 +221,10 @@ class Connection:
                 self._chunks[chunk_id] = self._mappings.map(descriptor)
             finally:
                 os.close(descriptor)
+
+
+def _descriptors_named(message: ToClient) -> int:
+    """How many descriptors lie beside the message."""
+    if isinstance(message, Chunks):
+        return len(message.ids)
+    return 1 if isinstance(message, Handover) else 0

@@ -223,6 +223,35 @@ def test_place_outside_the_arena_is_a_miss(tmp_path: Path, place: PagePlace) -> 
         assert client.misses == {"protocol": 1}
 
 
+def test_chunk_that_is_gone_between_two_calls_is_not_read_any_more(tmp_path: Path) -> None:
+    def first(link: Link) -> None:
+        chunk_of(4096)(link)
+        link.send(GetReply(1, 1, [PLACE]))
+        link.send(Chunks([], gone=[1]))
+
+    script = answering(first, sending(GetReply(2, 1, [PLACE])))
+    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, deadline_s=3) as client:
+        held = client.get(LAYOUT, chain(1))
+        assert (held.blocks, bytes(held.views[0])) == (1, bytes(8))
+        assert client.get(LAYOUT, chain(1)).blocks == 0
+        assert client.misses == {"protocol": 1}
+        assert bytes(held.views[0]) == bytes(8)
+
+
+def test_answer_that_nobody_asked_for_costs_the_connection_alone(tmp_path: Path) -> None:
+    def twice(link: Link) -> None:
+        link.send(LookupReply(1, 1, 0))
+        link.send(LookupReply(2, 2, 2))
+
+    script = answering(twice, sending(LookupReply(2, 1, 1)))
+    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, deadline_s=3) as client:
+        assert client.lookup(LAYOUT, chain(2)) == Found(1, 0)
+        time.sleep(0.05)
+        agent.script = answering(sending(LookupReply(2, 1, 1)))
+        assert client.lookup(LAYOUT, chain(2)) == Found(1, 1)
+        assert agent.connections == 2
+
+
 def test_more_descriptors_than_the_process_may_open_is_a_miss(tmp_path: Path) -> None:
     import resource
 
