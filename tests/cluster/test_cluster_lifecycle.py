@@ -15,6 +15,7 @@ import pytest
 
 from dev.cluster import Cluster
 from dev.cluster.layout import REPOSITORY, Layout
+from dev.cluster.node import NodeGone
 from tests.cluster.traces import remains, surroundings
 from tests.clusters import CLUSTERS, PREFIX, skip_where_impossible
 
@@ -43,11 +44,24 @@ def run(layout: Layout, *arguments: str) -> str:
     return done.stdout
 
 
+def cut_off(cluster: Cluster, name: str) -> None:
+    """Remove a node, and see that it is gone while the rest runs."""
+    node = cluster.node(name)
+    cluster.remove_node(name)
+    with pytest.raises(NodeGone, match=f"node {name} of .* is not running"):
+        node.run("true")
+    assert [left.name for left in cluster.nodes()] == ["n1"]
+    assert cluster.node("n1").run("hostname").strip() == "n1"
+
+
 def test_cluster_outlives_its_command_and_down_leaves_nothing(layout: Layout) -> None:
     before = surroundings()
     assert f"export KUBECONFIG={layout.kubeconfig}" in run(layout, "up")
     assert run(layout, "kubectl", "get", "nodes", "--output=name").split() == ["node/n1"]
     assert "the cluster is up already" in run(layout, "up")
+    run(layout, "add-node", "brief")
+    assert run(layout, "kubectl", "get", "nodes", "--output=name").split() == ["node/brief", "node/n1"]
+    cut_off(Cluster(layout.folder, layout.name), "brief")
     assert surroundings() == before
     assert len(remains(layout)) > 1, "the search for remains finds a running cluster"
     run(layout, "down")

@@ -53,12 +53,3 @@ def test_host_paths_of_two_nodes_are_apart(cluster: Cluster, later: Node) -> Non
         cluster.node("n1").run("touch", f"{path}/of-n1")
         with pytest.raises(CommandFailed, match="No such file"):
             later.run("ls", f"{path}/of-n1")
-
-
-def test_node_is_gone_after_removal(cluster: Cluster) -> None:
-    brief = cluster.add_node("brief")
-    cluster.remove_node("brief")
-    cluster.kubectl("delete", "node", "brief")
-    assert "brief" not in [node.name for node in cluster.nodes()]
-    with pytest.raises(Exception, match="is not running"):
-        brief.run("true")
