@@ -11,6 +11,7 @@ import ctypes
 import os
 import socket
 import sys
+from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
 CONNECT_S = 10.0
@@ -40,13 +41,13 @@ async def main(port_file: str, holder: str, address: str, port: str) -> None:
             side.close()
 
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
-    with open(f"/proc/{holder}/ns/net") as namespace:  # noqa: PTH123, ASYNC230
+    with Path(f"/proc/{holder}/ns/net").open() as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
     server = await asyncio.start_server(connection, sock=listening)
-    with open(f"{port_file}.partial", "w") as file:  # noqa: PTH123, ASYNC230
-        file.write(str(listening.getsockname()[1]))
-    os.rename(f"{port_file}.partial", port_file)  # noqa: PTH104
+    partial = Path(f"{port_file}.partial")
+    partial.write_text(str(listening.getsockname()[1]))
+    partial.rename(port_file)
     await server.serve_forever()
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
@@ -43,9 +44,9 @@ def main(pid_file: str, hostname: str) -> None:
     child = os.fork()
     if child == 0:
         first_process()
-    with open(f"{pid_file}.partial", "w") as file:  # noqa: PTH123
-        file.write(str(child))
-    os.rename(f"{pid_file}.partial", pid_file)  # noqa: PTH104
+    partial = Path(f"{pid_file}.partial")
+    partial.write_text(str(child))
+    partial.rename(pid_file)
     os.waitpid(child, 0)
 
 
