@@ -47,7 +47,7 @@ def install(cluster: Cluster, images: dict[str, Image]) -> None:
     say("helm install kvtier-crds charts/kvtier-crds")
     cluster.helm("install", "kvtier-crds", str(charts / "kvtier-crds"), "--namespace", SYSTEM, "--create-namespace")
     say("helm install kvtier charts/kvtier")
-    built = [f"--set=images.{name}.tag={images[name].tag}" for name in ("operator", "agent")]
+    built = [f"--set-string=images.{name}.tag={images[name].tag}" for name in ("operator", "agent")]
     cluster.helm("install", "kvtier", str(charts / "kvtier"), "--namespace", SYSTEM, *built)
 
 

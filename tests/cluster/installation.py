@@ -42,7 +42,7 @@ class Installation:
         """
         charts = REPOSITORY / "charts"
         self.cluster.helm("install", "kvtier-crds", str(charts / "kvtier-crds"), "-n", SYSTEM, "--create-namespace")
-        tags = [f"--set=images.{name}.tag={self._images[name].tag}" for name in ("operator", "agent")]
+        tags = [f"--set-string=images.{name}.tag={self._images[name].tag}" for name in ("operator", "agent")]
         self.cluster.helm("install", "kvtier", str(charts / "kvtier"), "-n", SYSTEM, *tags)
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
