@@ -27,6 +27,13 @@ async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
+def enter_network(holder: str) -> None:
+    """Make sockets from now on in the network namespace of the process `holder`."""
+    with Path(f"/proc/{holder}/ns/net").open() as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+
+
 async def main(port_file: str, holder: str, address: str, port: str) -> None:
     """Listen here, connect there."""
 
@@ -41,9 +48,7 @@ async def main(port_file: str, holder: str, address: str, port: str) -> None:
             side.close()
 
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
-    with Path(f"/proc/{holder}/ns/net").open() as namespace:
-        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+    enter_network(holder)
     server = await asyncio.start_server(connection, sock=listening)
     partial = Path(f"{port_file}.partial")
     partial.write_text(str(listening.getsockname()[1]))
