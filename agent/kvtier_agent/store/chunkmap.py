@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -42,6 +43,8 @@ GONE_SUFFIX: Final = ".gone"
 """Of a chunk file that is being freed."""
 _FALLOC_FL_KEEP_SIZE: Final = 1
 _FALLOC_FL_PUNCH_HOLE: Final = 2
+_FENCE: Final = threading.Lock()
+"""Taking a lock is a locked instruction, and so a full memory fence."""
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -65,6 +68,8 @@ class ChunkMap:
         word = self.cut.header_offset(slot) // 8
         self._words[word + 1] = generation
         self._words[word] = 0
+        with _FENCE:  # a large copy may use non-temporal stores, which would pass the two above
+            pass
 
     def payload(self, slot: int, size: int) -> memoryview:
         """The slot's first `size` bytes, writable."""
