@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dev.cluster.layout import REPOSITORY
@@ -74,14 +75,21 @@ def _run(command: list[str], what: str) -> None:
     print(f"  {what} ...", flush=True)
     started = time.monotonic()
     with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as process:
-        while True:
-            try:
-                _, errors = process.communicate(timeout=PROGRESS_EVERY_S)
-                break
-            except subprocess.TimeoutExpired:
-                elapsed = time.monotonic() - started
-                if elapsed > INSTALL_DEADLINE_S:
-                    process.kill()
-                print(f"  {what} ... {elapsed:.0f} s", flush=True)
+        try:
+            errors = _finish(process, lambda: print(f"  {what} ... {time.monotonic() - started:.0f} s", flush=True))
+        finally:
+            process.kill()
     if process.returncode:
         raise EnvironmentUnavailable(f"`{' '.join(command)}` failed: {errors.strip()[-1000:]}")
+
+
+def _finish(process: subprocess.Popen[str], report: Callable[[], None]) -> str:
+    """What the process says on stderr until it ends, which is INSTALL_DEADLINE_S from now at most."""
+    end = time.monotonic() + INSTALL_DEADLINE_S
+    while True:
+        try:
+            return process.communicate(timeout=PROGRESS_EVERY_S)[1]
+        except subprocess.TimeoutExpired:
+            report()
+            if time.monotonic() > end:
+                process.kill()

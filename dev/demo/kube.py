@@ -74,23 +74,26 @@ class Kubectl:
         said = [
             self._try("describe", "pod", *target),
             self._try("logs", *target, "--all-containers", "--prefix", f"--tail={LOG_TAIL}"),
+            self._try("logs", *target, "--all-containers", "--prefix", f"--tail={LOG_TAIL}", "--previous"),
         ]
         return "\n".join("\n".join(text.splitlines()[-2 * LOG_TAIL :]) for text in said)
 
     def explain(self, namespace: str, *resources: str) -> str:
-        """What the cluster says about these resources, and about the pods of a namespace that are not ready."""
+        """What the cluster says about these resources, and about the pods of a namespace that failed or restarted."""
         said = [self._try("describe", *resources), self._try("get", "pods", "-n", namespace, "-o", "wide")]
         try:
             found = self.get("pods", "-n", namespace)["items"]
         except StepFailed as error:
             found, said = [], [*said, str(error)]
-        said += [self.explain_pod(namespace, pod["metadata"]["name"]) for pod in found if not is_ready(pod)]
+        said += [
+            self.explain_pod(namespace, pod["metadata"]["name"]) for pod in found if restarts(pod) or not is_ready(pod)
+        ]
         return "\n".join(said)
 
-    def follow(self, namespace: str, name: str, container: str, deadline_s: float, say: Callable[[str], None]) -> str:
-        """Pass each line that a container logs to `say`, and return the last one, which is not passed.
+    def follow(self, namespace: str, name: str, container: str, deadline_s: float, hear: Callable[[str], None]) -> None:
+        """Pass each line that a container logs to `hear`, until it ends.
 
-        Raises StepFailed when the container ends with another status than 0, or runs longer than `deadline_s`.
+        Raises StepFailed when it ends with another status than 0, or runs longer than `deadline_s`.
         """
         self.wait(
             f"the start of pod {name}",
@@ -99,16 +102,13 @@ class Kubectl:
             lambda: self.explain_pod(namespace, name),
         )
         command = [*self._command, "logs", "-n", namespace, name, "-c", container, "--follow"]
-        last = ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as logs:
             late = threading.Timer(deadline_s, logs.kill)
             late.start()
             try:
                 assert logs.stdout is not None
                 for line in logs.stdout:
-                    if last:
-                        say(last)
-                    last = line.rstrip()
+                    hear(line.rstrip())
             finally:
                 late.cancel()
                 logs.kill()
@@ -120,7 +120,6 @@ class Kubectl:
         )
         if status := self.exit_status(namespace, name, container):
             raise StepFailed(f"pod {name} ended with status {status}\n{self.explain_pod(namespace, name)}")
-        return last
 
     def exit_status(self, namespace: str, name: str, container: str) -> int | None:
         """With what status a container ended; None: it has not."""
@@ -144,3 +143,8 @@ def is_ready(resource: dict[str, Any]) -> bool:
     """Whether an object's condition Ready is True."""
     conditions = resource.get("status", {}).get("conditions", [])
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def restarts(pod: dict[str, Any]) -> int:
+    """How often the containers of a pod were started again."""
+    return sum(status["restartCount"] for status in pod["status"].get("containerStatuses", []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 from dev.cluster.layout import REPOSITORY
 from dev.demo import pods
-from dev.demo.kube import Kubectl, StepFailed, is_ready
+from dev.demo.kube import Kubectl, StepFailed, is_ready, restarts
 from dev.demo.report import Reads, Story, Visit, parse_visit, render_visit
 from dev.demo.store import kill_store, parse_reads, reads_between
 
@@ -20,6 +21,7 @@ CLASS = "demo"
 HTTP_PORT = 9410
 READY_DEADLINE_S = 120.0
 RESTART_DEADLINE_S = 60.0
+FIGURES_DEADLINE_S = 60.0
 POD_DEADLINE_S = 900.0
 SNAPSHOT_S = 1.5
 """After this time at most the store's metrics show what it did."""
@@ -73,7 +75,8 @@ class Scene:
         return Story(cold, dram, after_kill, control, nvme)
 
     def tables(self) -> str:
-        """What kubectl shows of it."""
+        """What kubectl shows of it, once the nodes' figures have reached the class and the pool."""
+        self._kubectl.wait("the figures in the resources", self._figures_agree, FIGURES_DEADLINE_S, self.explain)
         commands = [
             ("get", "tierclass,cachepool,cachenode", "-A"),
             ("get", "pods", "-n", SYSTEM, "-o", "wide"),
@@ -87,12 +90,19 @@ class Scene:
 
     def _visit(self, name: str, turns: list[int], *options: str) -> Visit:
         arguments = ["--turns", ",".join(map(str, turns)), *options]
+        heard: list[str] = []
+
+        def hear(line: str) -> None:
+            heard.append(line)
+            if not line.startswith("{"):
+                self._say(f"  {line}")
+
         before = self._reads()
         self._kubectl.apply([pods.engine_pod(self._sample, name, image=self._image, arguments=arguments)])
-        last = self._kubectl.follow(pods.NAMESPACE, name, "engine", POD_DEADLINE_S, lambda line: self._say(f"  {line}"))
+        self._kubectl.follow(pods.NAMESPACE, name, "engine", POD_DEADLINE_S, hear)
+        time.sleep(SNAPSHOT_S)
         try:
-            time.sleep(SNAPSHOT_S)
-            visit = parse_visit(last, reads_between(before, self._reads()))
+            visit = parse_visit(heard[-1] if heard else "", reads_between(before, self._reads()))
         except ValueError as error:
             raise StepFailed(f"pod {name}: {error}") from error
         self._say(f"  => {render_visit(visit)}")
@@ -100,13 +110,13 @@ class Scene:
 
     def _kill(self) -> None:
         pod = self._store_pod()
-        restarts = _restarts(pod)
+        before = restarts(pod)
         killed = kill_store(pod["metadata"]["uid"])
         started = time.monotonic()
         self._say(f"kill -9 {killed}: the store of the node is gone")
         self._kubectl.wait(
             "the store to serve again",
-            lambda: _restarts(self._store_pod()) > restarts and is_ready(self._store_pod()),
+            lambda: restarts(self._store_pod()) > before and is_ready(self._store_pod()),
             RESTART_DEADLINE_S,
             self.explain,
         )
@@ -129,6 +139,9 @@ class Scene:
     def _pool_is_ready(self) -> bool:
         return is_ready(self._kubectl.get("cachepool", "-n", pods.NAMESPACE, pods.POOL))
 
-
-def _restarts(pod: dict[str, Any]) -> int:
-    return sum(status["restartCount"] for status in pod["status"].get("containerStatuses", []))
+    def _figures_agree(self) -> bool:
+        """Whether class, pool and node, of which there is one each, show the same use, and a hit ratio."""
+        found = self._kubectl.get("tierclass,cachepool,cachenode", "-A")["items"]
+        statuses = [resource.get("status", {}) for resource in found]
+        used = {json.dumps([tier["used"] for tier in status.get("tiers", {}).values()]) for status in statuses}
+        return len(used) == 1 and all(status.get("hitRatio", "-") != "-" for status in statuses)
