@@ -65,7 +65,7 @@ def main() -> None:
         report = crash(arguments.kills, seed)
     except (CgroupUnavailable, StoreFailed, BystanderFailed, TimeoutError) as error:
         sys.exit(f"crash: {error}")
-    faults = report.faults(arguments.kills * SERVED_PER_KILL)
+    faults = report.faults(arguments.kills * SERVED_PER_KILL, arguments.kills * 4 // 5)
     print(msgspec.json.format(msgspec.json.encode(report)).decode())
     if faults:
         sys.exit("crash: " + "; ".join(faults))

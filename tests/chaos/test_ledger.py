@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from kvtier_client.protocol.messages import Reach, Tier
 
 from tests.chaos.ledger import Ledger, Verdict, is_right, judge_chain
-from tests.chaos.rounds import CrashReport
+from tests.chaos.rounds import CrashReport, Moment, decide_round
 from tests.chaos.workload import SHAPE_BY_NAME, PageKey, PutPlan, decide_chain, payload
 
 SHAPE = SHAPE_BY_NAME["aligned"]
@@ -111,11 +112,30 @@ def test_only_blocks_promised_whole_are_continued(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("figure", ["lost_dram", "lost_flushed", "wrong", "failed_puts", "oom_kills"])
 def test_report_with_any_damage_names_the_fault(figure: str) -> None:
-    report = CrashReport(seed=1, served=10)
-    assert report.faults(least_served=10) == []
+    report = CrashReport(seed=1, served=10, kills_with_put_in_flight=4)
+    assert report.faults(10, 4) == []
     setattr(report, figure, 1)
-    assert report.faults(least_served=10) == [f"{figure} is 1, must be 0"]
+    assert report.faults(10, 4) == [f"{figure} is 1, must be 0"]
 
 
-def test_report_with_too_few_reads_proves_nothing() -> None:
-    assert CrashReport(seed=1, served=9).faults(least_served=10) == ["served is 9, must be at least 10"]
+def test_report_with_too_few_reads_or_puts_in_flight_proves_nothing() -> None:
+    report = CrashReport(seed=1, served=9, kills_with_put_in_flight=3)
+    assert report.faults(least_served=10, least_in_flight=4) == [
+        "served is 9, must be at least 10",
+        "kills_with_put_in_flight is 3, must be at least 4",
+    ]
+
+
+@pytest.mark.parametrize("answered_before_the_kill", [range(0), range(0, 50, 12)], ids=["no put", "some puts"])
+def test_rounds_meet_a_put_in_flight_four_times_of_five(answered_before_the_kill: range) -> None:
+    moments = Counter[Moment]()
+    met = losses = 0
+    for kills in range(50):
+        this = decide_round(kills, met)
+        moments[this.moment] += 1
+        losses += this.node_memory_lost
+        met += this.moment is Moment.PUT_IN_FLIGHT and kills not in answered_before_the_kill
+    assert met >= 40
+    assert losses == 10
+    assert moments[Moment.AT_REST] + moments[Moment.RECOVERING] >= 4
+    assert moments[Moment.RECOVERING] >= 2
