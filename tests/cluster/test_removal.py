@@ -1,0 +1,79 @@
+"""What is deleted is gone: a pool's blocks, a class with all it had on the nodes, kvtier but for its definitions."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from kvtier_client.client import Client
+from kvtier_client.protocol.messages import Reach
+
+from dev.demo.kube import is_ready
+from tests.cluster.blocks import Prompt
+from tests.cluster.installation import NAMESPACE, SYSTEM, TIER_CLASS, Installation, cache_pool, engine_pod
+
+BRIEF = "brief"
+NODE = "n1"
+IMPATIENT_S = 0.3
+
+
+def test_deleted_pool_is_purged_and_its_name_starts_empty(installation: Installation) -> None:
+    kubectl, node = installation.kubectl, installation.cluster.node(NODE)
+    prompt = Prompt("of-a-brief-pool")
+    manifest = cache_pool()
+    manifest["metadata"]["name"] = BRIEF
+    manifest["spec"]["quota"] = {"dram": "64Mi", "nvme": "256Mi"}
+    named = ("cachepool", BRIEF, "-n", NAMESPACE)
+    pod = engine_pod("of-the-brief-pool", NODE, installation.sidecar_image)
+    pod["spec"]["volumes"][0]["csi"]["volumeAttributes"]["pool"] = BRIEF
+
+    def places(uid: str) -> str:
+        return node.run("find", "/run/kvtier/arena", "/mnt/nvme0", "-name", f"*{uid}*")
+
+    kubectl.apply([manifest])
+    uid = kubectl.get(*named)["metadata"]["uid"]
+    with installation.running_pod(pod) as socket, closing(Client(socket)) as client:
+        installation.wait("the pool to be served", lambda: is_ready(kubectl.get(*named)))
+        prompt.store(client, Reach.FLUSHED)
+        assert prompt.is_whole(client)
+        assert "arena" in places(uid)
+        assert "nvme0" in places(uid)
+        kubectl("delete", *named)
+        installation.wait("the pool's blocks to go", lambda: not places(uid))
+        assert prompt.restore(client, IMPATIENT_S).blocks == 0
+        kubectl.apply([manifest])
+        installation.wait("the new pool to be served", lambda: is_ready(kubectl.get(*named)))
+        installation.wait("the client of the old pool", lambda: Prompt("anew").is_taken(client))
+        assert prompt.restore(client).blocks == 0
+        assert Prompt("anew").is_whole(client)
+    kubectl("delete", *named)
+
+
+def test_kvtier_leaves_its_definitions_and_comes_back(installation: Installation) -> None:
+    kubectl, cluster = installation.kubectl, installation.cluster
+    pod = engine_pod("outlives-the-class", NODE, installation.sidecar_image)
+    with installation.running_pod(pod) as socket, closing(Client(socket)) as client:
+        Prompt("of-the-class").store(client)
+        kubectl("delete", "cachepool", "--all", "-A")
+        kubectl("delete", "tierclass", TIER_CLASS, "--wait=false")
+        installation.wait("the class to go", lambda: not kubectl.get("tierclass")["items"])
+        assert not kubectl.get("cachenode")["items"]
+        assert not kubectl.get("daemonset,configmap", "-n", SYSTEM, "-l", f"kvtier.io/tier-class={TIER_CLASS}")["items"]
+        for node in cluster.nodes():
+            assert node.run("ls", "/mnt/nvme0") == ""
+            assert "arena" not in node.run("ls", "/run/kvtier")
+        assert Prompt("of-the-class").restore(client, IMPATIENT_S).blocks == 0
+        assert is_ready(kubectl.get("pod", "-n", NAMESPACE, "outlives-the-class"))
+    try:
+        cluster.helm("uninstall", "kvtier", "-n", SYSTEM, "--wait")
+        cluster.helm("uninstall", "kvtier-crds", "-n", SYSTEM)
+        installation.wait("kvtier's pods to go", lambda: not kubectl.get("pods", "-n", SYSTEM)["items"])
+        definitions = kubectl("get", "crd", "-o", "name").split()
+        kinds = ("cachenodes", "cachepools", "tierclasses")
+        assert [name for name in definitions if name.endswith(".kvtier.io")] == [
+            f"customresourcedefinition.apiextensions.k8s.io/{kind}.kvtier.io" for kind in kinds
+        ]
+        left = "clusterrole,clusterrolebinding,csidriver,priorityclass,validatingadmissionpolicy"
+        assert "kvtier" not in kubectl("get", left, "-o", "name")
+        assert kubectl.get("csinode", NODE)["spec"].get("drivers") in (None, [])
+    finally:
+        installation.install()
