@@ -235,6 +235,18 @@ def test_chunk_of_another_format_ends_the_start_and_nothing_changes(scene: Scene
     assert contents(scene.place.arena) == before
 
 
+@pytest.mark.parametrize("size", [0, 4096, 1 << 20])
+@pytest.mark.parametrize("suffix", [".new", ".gone"])
+def test_chunk_half_made_or_half_gone_is_removed_at_the_start(scene: Scene, suffix: str, size: int) -> None:
+    scene.kill()
+    newest = sorted(scene.place.arena.rglob("*.chunk"))[-1]
+    leftover = newest.with_name(f"{int(newest.stem, 16) + 1:016x}{suffix}")
+    leftover.write_bytes(bytes(size))
+    verdict = restart(scene)
+    assert (verdict.lost_dram, verdict.wrong) == (set(), [])
+    assert not leftover.exists()
+
+
 def contents(folder: Path) -> dict[Path, bytes]:
     """What lies in the files below a folder."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

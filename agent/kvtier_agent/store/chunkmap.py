@@ -186,7 +186,9 @@ def free_chunk_file(path: Path) -> None:
     A hole reads as zeros to those who map it: every slot shows generation 0, which was never handed out.
     """
     with path.open("rb+", buffering=0) as file:
-        _punch_hole(file.fileno(), os.fstat(file.fileno()).st_size)
+        size = os.fstat(file.fileno()).st_size
+        if size:  # a store killed while it reserved the memory leaves an empty file
+            _punch_hole(file.fileno(), size)
     path.unlink()
 
 
