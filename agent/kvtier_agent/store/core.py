@@ -102,5 +102,5 @@ def chain_of(node: Node | None) -> list[Node]:
 
 def chain_pages(node: Node | None, keys: Iterable[PageKey]) -> list[Page]:
     """The pages under `keys` of the chain that ends in `node`, from its root on."""
-    wanted = tuple(keys)
-    return [node.pages[key] for node in chain_of(node) for key in wanted if key in node.pages]
+    wanted = frozenset(keys)
+    return [page for node in chain_of(node) for page in node.pages_under(wanted)]

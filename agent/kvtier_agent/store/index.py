@@ -53,6 +53,12 @@ class Node:
         self.children: set[Node] = set()
         self.pages: dict[PageKey, Page] = {}
 
+    def pages_under(self, keys: frozenset[PageKey]) -> list[Page]:
+        """The block's pages among `keys`. Steps as many as the fewer of the two: a client chooses both numbers."""
+        if len(keys) < len(self.pages):
+            return [self.pages[key] for key in keys if key in self.pages]
+        return [page for key, page in self.pages.items() if key in keys]
+
 
 class Page:
     """A page that is present in at least one tier, or that was cut and is still pinned."""
@@ -201,13 +207,11 @@ class Index:
 
     def touch(self, node: Node | None, keys: Iterable[PageKey]) -> None:
         """Mark a chain as used, from its last block to its root, so that ancestors are the warmer ones."""
-        keys = tuple(keys)
+        wanted = frozenset(keys)
         self._tick = next(self._ticks)
         while node is not None:
-            for key in keys:
-                page = node.pages.get(key)
-                if page is not None:
-                    self._warm(page)
+            for page in node.pages_under(wanted):
+                self._warm(page)
             node = node.parent
 
     def touch_pages(self, pages: Iterable[Page]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -126,6 +127,18 @@ def decide_put(
             plan.fresh.append(page)
         stored_before.add((page.hash, page.key))
     return plan
+
+
+def keys_by_first_parent(fresh: Sequence[WantedPage]) -> dict[bytes, list[PageKey]]:
+    """Where each key's first new page hangs: parents' hashes, each with its keys; roots are left out."""
+    first: dict[PageKey, bytes | None] = {}
+    for page in fresh:
+        first.setdefault(page.key, page.parent)
+    grouped: defaultdict[bytes, list[PageKey]] = defaultdict(list)
+    for key, parent in first.items():
+        if parent is not None:
+            grouped[parent].append(key)
+    return grouped
 
 
 def _waits(

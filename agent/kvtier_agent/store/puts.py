@@ -19,7 +19,7 @@ from .index import AbsentParent, Page
 from .log import log
 from .movers import Priority
 from .policy import NoRoom
-from .put_plan import PutPlan, WantedPage, check_put, decide_put
+from .put_plan import PutPlan, WantedPage, check_put, decide_put, keys_by_first_parent
 from .room import Room
 from .writer import Writer
 
@@ -129,10 +129,9 @@ class Puts:
         for page in pinned:
             pool.index.pin(page)
         try:
-            keys = {page.key for page in plan.fresh}
-            for key in keys:  # warm, so that making room does not take the chain's own ancestors
-                first = next(page for page in plan.fresh if page.key == key)
-                pool.index.touch(pool.index.node(message.layout, first.parent) if first.parent else None, (key,))
+            for parent, keys in keys_by_first_parent(plan.fresh).items():
+                # warm, so that making room does not take the chain's own ancestors
+                pool.index.touch(pool.index.node(message.layout, parent), keys)
             return await self._fill_and_add(pool, staging, message.layout, plan.fresh, deadline)
         finally:
             for page in pinned:

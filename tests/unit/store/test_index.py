@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from kvtier_agent.store.arena_format import PAGE
-from kvtier_agent.store.index import AbsentParent, Page
+from kvtier_agent.store.core import chain_pages
+from kvtier_agent.store.index import AbsentParent, Page, PageKey
 
 from tests.unit.store.trees import KEY, LAYOUT, OTHER_KEY, Books, hash_of
 
@@ -16,6 +18,29 @@ def books() -> Books:
     made = Books()
     made.chunk(32)
     return made
+
+
+def test_use_of_a_long_chain_under_many_keys_steps_by_the_pages_there_are() -> None:
+    """One put may name a root with thousands of pages and a chain of thousands of blocks with one each."""
+    many = 4000
+    books = Books()
+    books.chunk(2 * many)
+    keys = [PageKey(key) for key in range(many)]
+    root = hash_of("root")
+    for key in keys:
+        page = books.index.add(LAYOUT, root, None, key, PAGE)
+        books.index.set_slot(page, books.slot())
+    above = root
+    for number in range(many):
+        page = books.index.add(LAYOUT, hash_of(f"block {number}"), above, KEY, PAGE)
+        books.index.set_slot(page, books.slot())
+        above = page.node.hash
+    began = time.process_time()
+    books.index.touch(page.node, keys)
+    chain = chain_pages(page.node, keys)
+    took_s = time.process_time() - began
+    assert len(chain) == 2 * many
+    assert took_s < 0.3, "16 million steps take seconds, in which nobody is answered"
 
 
 def test_lookup_of_a_stored_chain_finds_its_leading_blocks(books: Books) -> None:
