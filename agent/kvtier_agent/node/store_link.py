@@ -189,7 +189,8 @@ async def _feed(session: _Session, welcome: NodeWelcome) -> None:
             await _send(session.connection, event)
         elif event.listener.fileno() >= 0:  # closed: the volume ended while this waited, its ListenerGone follows
             record = event.record
-            await _send(session.connection, Listener(record.volume_id, record.pod), event.listener.fileno())
+            with event.listener.dup() as listener:  # the volume may end, and its number be another's, as this waits
+                await _send(session.connection, Listener(record.volume_id, record.pod), listener.fileno())
 
 
 async def _send(connection: socket.socket, message: msgspec.Struct, *descriptors: int) -> None:

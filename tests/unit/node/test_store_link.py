@@ -157,3 +157,29 @@ async def test_descriptors_stay_paired_when_the_store_reads_slowly(plugin: Plugi
                 assert os.fstat(listener.fileno()).st_ino == os.fstat(published[0].listener.fileno()).st_ino
     finally:
         store.close()
+
+
+async def test_volume_that_ends_while_its_listener_waits_to_be_sent_lends_its_number_to_no_other(
+    plugin: Plugin,
+) -> None:
+    await plugin.publish(plugin.target())
+    (published,) = plugin.volumes.published()
+    number, inode = published.listener.fileno(), os.fstat(published.listener.fileno()).st_ino
+    async with connected_store(plugin) as store:
+        await store.receive()
+        for _ in range(2000):  # more than a connection takes that is not read
+            plugin.store_link.announce(published)
+        await asyncio.sleep(0.5)
+        plugin.volumes.withdraw(published.record.volume_id)
+        others = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+        assert number in [other.fileno() for other in others]
+        received = set()
+        message, listener = await store.receive()
+        while isinstance(message, Listener):
+            assert listener is not None
+            received.add(os.fstat(listener.fileno()).st_ino)
+            listener.close()
+            message, listener = await store.receive()
+        assert received == {inode}
+        for other in others:
+            other.close()
