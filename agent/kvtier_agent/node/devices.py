@@ -10,6 +10,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -136,8 +137,10 @@ def _reserved_pages(huge_pages: HugePages) -> int:
 
 
 def _used_bytes(device: int) -> int:
-    return sum(
-        os.stat(name, dir_fd=inner, follow_symlinks=False).st_blocks * 512
-        for _, _, names, inner in os.fwalk(DEVICE_FOLDER, dir_fd=device)
-        for name in names
-    )
+    """The store may remove files meanwhile."""
+    used = 0
+    for _, _, names, inner in os.fwalk(DEVICE_FOLDER, dir_fd=device):
+        for name in names:
+            with suppress(FileNotFoundError):
+                used += os.stat(name, dir_fd=inner, follow_symlinks=False).st_blocks * 512
+    return used

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,28 @@ def test_facts_of_a_plain_folder_give_its_space(host: Path, devices: Devices) ->
     (host / "mnt/a/kvtier").mkdir()
     (host / "mnt/a/kvtier/segment").write_bytes(bytes(1 << 20))
     assert devices.fetch_facts(spec("/mnt/a")).devices[0].used_bytes >= 1 << 20
+
+
+def test_facts_of_a_folder_whose_files_come_and_go_are_those_of_a_folder(host: Path, devices: Devices) -> None:
+    pool = host / "mnt/a/kvtier/pool"
+    pool.mkdir(parents=True)
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            for number in range(50):
+                (pool / str(number)).touch()
+            for number in range(50):
+                (pool / str(number)).unlink()
+
+    store = threading.Thread(target=come_and_go)
+    store.start()
+    try:
+        for _ in range(300):
+            assert devices.fetch_facts(spec("/mnt/a")).devices[0].state is PathState.FOLDER
+    finally:
+        ended.set()
+        store.join()
 
 
 def test_facts_of_what_is_no_folder_name_the_part_at_fault(host: Path, devices: Devices) -> None:
