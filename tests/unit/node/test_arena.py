@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 from pathlib import Path
@@ -66,10 +67,27 @@ def removes_all_while_a_file_is_open(path: Path) -> None:
     assert not list((path / "arena/store").iterdir())
 
 
+def frees_the_memory_of_files_that_pods_still_map(path: Path) -> None:
+    ensure(path, 128)
+    pool = path / "arena/store/pool"
+    pool.mkdir()
+    (pool / "chunk").write_bytes(b"x" * (8 * MIB))
+    with (pool / "chunk").open("rb") as chunk, mmap.mmap(chunk.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert mapped[0] == ord("x")
+        remove_arena(path / "arena")
+        assert os.fstat(chunk.fileno()).st_blocks == 0
+        assert mapped[:] == bytes(8 * MIB), "zeros, and no fault"
+
+
 @WITH_MOUNTS
 @pytest.mark.parametrize(
     "body",
-    [mounts_with_owner_and_options, keeps_files_when_repeated_and_resized, removes_all_while_a_file_is_open],
+    [
+        mounts_with_owner_and_options,
+        keeps_files_when_repeated_and_resized,
+        removes_all_while_a_file_is_open,
+        frees_the_memory_of_files_that_pods_still_map,
+    ],
     ids=lambda body: body.__name__,
 )
 def test_arena(body: object, tmp_path: Path) -> None:
