@@ -89,6 +89,16 @@ def clear_folder(parent: int, *, keep: Callable[[str], bool] = _keep_nothing, li
     return steps
 
 
+def put_aside(parent: int, name: str) -> None:
+    """`name` is not in `parent` any more. What was in it, if it is a folder, is under a new name: takes no time."""
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        os.rename(name, _aside(), src_dir_fd=parent, dst_dir_fd=parent)
+
+
 def remove_folder(parent: int, name: str) -> None:
     """`name` is not in `parent` any more, nor what was in it."""
     try:
@@ -102,6 +112,10 @@ def remove_folder(parent: int, name: str) -> None:
         finally:
             os.close(inner)
         os.rmdir(name, dir_fd=parent)
+
+
+def _aside() -> str:
+    return f".gone-{secrets.token_hex(8)}"
 
 
 def _names(parent: int, keep: Callable[[str], bool], limit: int) -> list[str]:
@@ -130,7 +144,7 @@ def _flatten(parent: int, name: str, limit: int) -> tuple[int, list[str]]:
                     return steps, hoisted
                 steps += 1
                 if entry.is_dir(follow_symlinks=False):
-                    above = f".gone-{secrets.token_hex(8)}"
+                    above = _aside()
                     os.rename(entry.name, above, src_dir_fd=inner, dst_dir_fd=parent)
                     hoisted.append(above)
                 else:

@@ -22,7 +22,7 @@ import msgspec
 from kvtier_crds import names
 
 from kvtier_agent.link import PodIdentity
-from kvtier_agent.node.folders import clear_folder, folder, make_folder, remove_folder
+from kvtier_agent.node.folders import clear_folder, folder, make_folder, put_aside, remove_folder
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def bind_listener(pod_folder: int, uid: int) -> tuple[socket.socket, int]:
     Bound through the folder's descriptor, since a kubelet's paths exceed a socket address.
     """
     name = names.AGENT_SOCKET_NAME
-    remove_folder(pod_folder, name)
+    put_aside(pod_folder, name)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         os.fchmod(listener.fileno(), 0o600)  # bind gives the name this mode, so no other user ever has it

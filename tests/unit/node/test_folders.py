@@ -174,3 +174,23 @@ async def test_sweep_of_a_crowd_gives_other_pods_their_turn(plugin: Plugin, monk
     plugin.volumes.sweep()
     assert len(list(crowded.iterdir())) == 81
     assert {path.name for path in other.iterdir()} == {"agent.sock"}
+
+
+@AS_ROOT
+async def test_publish_over_a_planted_folder_does_not_wait_for_it_to_be_emptied(
+    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volumes_module, "SWEEP_STEPS", 20)
+    target = plugin.target()
+    await plugin.publish(target)
+    (target / "agent.sock").unlink()
+    (target / "agent.sock").mkdir()
+    for number in range(50):
+        (target / "agent.sock" / str(number)).touch()
+    await plugin.publish(target)
+    connect(target).close()
+    (aside,) = (path for path in target.iterdir() if path.is_dir())
+    assert len(list(aside.iterdir())) == 50
+    for _ in range(4):
+        plugin.volumes.sweep()
+    assert {path.name for path in target.iterdir()} == {"agent.sock"}
