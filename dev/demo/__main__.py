@@ -31,6 +31,8 @@ EXPECTED = (
     StepFailed,
     ToolsMissing,
 )
+# SIGINT too: a shell starts background commands with it ignored.
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STARTED = time.monotonic()
 
 
@@ -81,18 +83,19 @@ def run() -> int:
 
 def ignore_signals() -> None:
     """Let nothing interrupt the removal."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End as on Ctrl-C, so that what was started is removed."""
+    """End, so that what was started is removed; a second signal does not cut that short."""
+    ignore_signals()
     raise KeyboardInterrupt
 
 
 def main() -> int:
     """Run the demo, and say in one place what went wrong; the exit status."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in INTERRUPTS:
         signal.signal(number, interrupt)
     try:
         return run()

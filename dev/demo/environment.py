@@ -74,7 +74,7 @@ def _run(command: list[str], what: str) -> None:
     """Run with a line of progress now and then."""
     print(f"  {what} ...", flush=True)
     started = time.monotonic()
-    with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, umask=0o022) as process:
         try:
             errors = _finish(process, lambda: print(f"  {what} ... {time.monotonic() - started:.0f} s", flush=True))
         finally:
