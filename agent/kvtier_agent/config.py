@@ -16,7 +16,7 @@ import msgspec
 _UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15} | {
     f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
 }
-_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)([kMGTP]?i?)")
+_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)([kKMGTP]?i?)")
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 
@@ -83,6 +83,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     http: HttpConfig = HttpConfig()
     movers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     """Processes that copy, checksum and do device I/O."""
+    mean_page: Bytes = Bytes(0)
+    """Pages count this much at least, on average, against quotas and capacity: so many does the index have memory for.
+    0: no limit but the machine's memory."""
     node_socket: str | None = None
     """kvtier-node's socket, from which listeners come; None without a cluster."""
     tier_class: Name | None = None

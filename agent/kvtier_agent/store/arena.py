@@ -56,11 +56,18 @@ class Arena:
         self._pool_bytes: defaultdict[str, int] = defaultdict(int)
         self.total_bytes = 0
         """Of all chunk files, those being made or dropped included."""
+        self._pool_slots: defaultdict[str, int] = defaultdict(int)
+        self.total_slots = 0
+        """That are not free."""
         self._next_chunk_id = next_chunk_id
 
     def pool_bytes(self, pool_uid: str) -> int:
         """Of the pool's chunk files, those being made or dropped included."""
         return self._pool_bytes[pool_uid]
+
+    def pool_slots(self, pool_uid: str) -> int:
+        """Of the pool's slots, those that are not free."""
+        return self._pool_slots[pool_uid]
 
     def pool_chunks(self, pool_uid: str) -> Iterator[Chunk]:
         """The pool's chunks."""
@@ -101,6 +108,7 @@ class Arena:
             if not chunk.free:
                 del roomy[chunk.id]
             chunk.generations[number] += 1
+            self._count_slots(chunk, 1)
             return Slot(chunk, number)
         return None
 
@@ -111,6 +119,7 @@ class Arena:
     def claim(self, slot: Slot) -> None:
         """Take this very slot off the free ones, its generation left: it was adopted."""
         del slot.chunk.free[slot.number]
+        self._count_slots(slot.chunk, 1)
         if not slot.chunk.free:
             self._roomy[slot.chunk.pool_uid, slot.chunk.cut.slot_bytes].pop(slot.chunk.id, None)
 
@@ -118,8 +127,13 @@ class Arena:
         """The slot may be taken again. Its bytes stay as they are until then."""
         slot.chunk.pages.pop(slot.number, None)
         slot.chunk.free[slot.number] = None
+        self._count_slots(slot.chunk, -1)
         if slot.chunk.id in self.chunks:
             self._roomy[slot.chunk.pool_uid, slot.chunk.cut.slot_bytes][slot.chunk.id] = slot.chunk
+
+    def _count_slots(self, chunk: Chunk, slots: int) -> None:
+        self._pool_slots[chunk.pool_uid] += slots
+        self.total_slots += slots
 
     def _count(self, chunk: Chunk, file_bytes: int) -> None:
         self._pool_bytes[chunk.pool_uid] += file_bytes

@@ -92,8 +92,9 @@ class Location(NamedTuple):
 class Nvme:
     """All segments of all pools."""
 
-    def __init__(self, capacity_bytes: int, devices: list[Device]) -> None:
-        self.capacity_bytes = capacity_bytes
+    def __init__(self, capacity_bytes: int, devices: list[Device], mean_page_bytes: int = 0) -> None:
+        """`mean_page_bytes`: what pages count at least, on average, against quotas and capacity."""
+        self.capacity_bytes, self.mean_page_bytes = capacity_bytes, mean_page_bytes
         self.devices = devices
         self.segments: dict[int, Segment] = {}
         self._pool_bytes: defaultdict[str, int] = defaultdict(int)

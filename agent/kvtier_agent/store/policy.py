@@ -3,7 +3,8 @@
 DRAM: a pool reuses slots of its own size class, least recently used leaves first. A chunk of another
 class that is colder as a whole than the next such leaf is given back instead, and so is the coldest idle
 chunk where the class has no slot to reuse: of the pool itself where its quota is reached, of any pool
-where the capacity is. NVMe: whole segments go, coldest first, by the same rule.
+where the capacity is. A quota or capacity is reached by bytes, or by pages that are too small for the memory of
+the index. NVMe: whole segments go, coldest first, by the same rule.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class RoomView:
     file_alignment: int
     busy: bool
     """Whether something is under way that may make room."""
+    mean_page_bytes: int = 0
+    """What pages count at least, on average."""
     compare: bool = True
     """Whether to look for a colder chunk of another class. Costs a pass over all chunks: not for every page."""
 
@@ -74,13 +77,27 @@ def chunk_target_bytes(quota_bytes: int, capacity_bytes: int) -> int:
     return min(CHUNK_TARGET_BYTES, quota_bytes // _PARTS, capacity_bytes // _PARTS)
 
 
+def is_crowded(pages: int, size_bytes: int, mean_page_bytes: int) -> bool:
+    """Whether that many pages are all that the index has memory for, in a quota or capacity of this size."""
+    return 0 < size_bytes <= pages * mean_page_bytes
+
+
+def is_arena_crowded(view: RoomView) -> bool:
+    """Whether no slot may be taken although one may be free."""
+    return _is_pool_crowded(view) or is_crowded(view.arena.total_slots, view.capacity_bytes, view.mean_page_bytes)
+
+
+def _is_pool_crowded(view: RoomView) -> bool:
+    return is_crowded(view.arena.pool_slots(view.pool_uid), view.quota_bytes, view.mean_page_bytes)
+
+
 def decide_room(view: RoomView, slot_bytes: int) -> RoomStep:
-    """The next step towards a slot of this class, none being free."""
+    """The next step towards a slot of this class, none being free or the arena crowded."""
     arena = view.arena
     cut = decide_geometry(slot_bytes, chunk_target_bytes(view.quota_bytes, view.capacity_bytes), view.file_alignment)
-    over_quota = arena.pool_bytes(view.pool_uid) + cut.file_bytes > view.quota_bytes
+    over_quota = _is_pool_crowded(view) or arena.pool_bytes(view.pool_uid) + cut.file_bytes > view.quota_bytes
     over_capacity = arena.total_bytes + cut.file_bytes > view.capacity_bytes
-    if not over_quota and not over_capacity:
+    if not over_quota and not over_capacity and not is_arena_crowded(view):
         return Grow(cut)
     page = view.index.evictable(slot_bytes)
     chunks = arena.pool_chunks(view.pool_uid) if over_quota else arena.chunks.values()
@@ -135,9 +152,9 @@ def decide_reclaim(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: in
 
     With `wanted_bytes` 0: the segment to free because a quota was lowered.
     """
-    if nvme.pool_bytes(pool_uid) + wanted_bytes > quota_bytes:
+    if not _fits_quota(nvme, pool_uid, quota_bytes, wanted_bytes):
         candidates = nvme.pool_segments(pool_uid)
-    elif nvme.total_bytes + wanted_bytes > nvme.capacity_bytes:
+    elif not _fits_capacity(nvme, wanted_bytes):
         candidates = iter(nvme.segments.values())
     else:
         return None
@@ -147,7 +164,16 @@ def decide_reclaim(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: in
 
 def fits_nvme(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: int) -> bool:
     """Whether a segment of this size may be made for the pool now."""
-    return (
-        nvme.pool_bytes(pool_uid) + wanted_bytes <= quota_bytes
-        and nvme.total_bytes + wanted_bytes <= nvme.capacity_bytes
-    )
+    return _fits_quota(nvme, pool_uid, quota_bytes, wanted_bytes) and _fits_capacity(nvme, wanted_bytes)
+
+
+def _fits_quota(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: int) -> bool:
+    pages = sum(segment.entries for segment in nvme.pool_segments(pool_uid))
+    crowded = is_crowded(pages, quota_bytes, nvme.mean_page_bytes)
+    return not crowded and nvme.pool_bytes(pool_uid) + wanted_bytes <= quota_bytes
+
+
+def _fits_capacity(nvme: Nvme, wanted_bytes: int) -> bool:
+    pages = sum(segment.entries for segment in nvme.segments.values())
+    crowded = is_crowded(pages, nvme.capacity_bytes, nvme.mean_page_bytes)
+    return not crowded and nvme.total_bytes + wanted_bytes <= nvme.capacity_bytes

@@ -146,6 +146,7 @@ class Recovery:
         scans = [part for part in parts if isinstance(part, jobs.SegmentScanned)]
         segment.file_bytes = scans[0].file_bytes
         segment.written = segment.offset = segment.file_bytes
+        segment.entries = sum(len(scan.found) for scan in scans)
         self._found.setdefault(file.pool, [])
         core.pool(file.pool)
         core.nvme.adopt(segment)

@@ -13,7 +13,18 @@ from .core import Core, Pool
 from .errors import DeviceError, JobFailed, MoverDied
 from .log import log
 from .movers import Priority
-from .policy import Await, Evict, GiveBack, Grow, NoRoom, RoomStep, RoomView, decide_room, decide_surplus_chunk
+from .policy import (
+    Await,
+    Evict,
+    GiveBack,
+    Grow,
+    NoRoom,
+    RoomStep,
+    RoomView,
+    decide_room,
+    decide_surplus_chunk,
+    is_arena_crowded,
+)
 
 _FULL_S: Final = 30.0
 """After the mount refused a chunk, take what there is for the capacity this long."""
@@ -54,7 +65,7 @@ class Room:
 
     def reserve_nowait(self, pool: Pool, slot_bytes: int) -> Slot | None:
         """As `reserve`; None: a chunk would have to be made or given back, or something waited for."""
-        slot = self._core.arena.take(pool.uid, slot_bytes)
+        slot = None if is_arena_crowded(self._view(pool)) else self._core.arena.take(pool.uid, slot_bytes)
         if slot is None and isinstance(step := self._decide(pool, slot_bytes), Evict):
             pool.index.drop_slot(step.page)
             pool.counters["pages_evicted_dram"] += 1
@@ -93,11 +104,15 @@ class Room:
                 await self.give_back(chunk)
 
     def _decide(self, pool: Pool, slot_bytes: int) -> RoomStep:
+        compare = self._evictions[pool.uid, slot_bytes] % _COMPARE_EVERY == 0
+        return decide_room(self._view(pool, compare=compare), slot_bytes)
+
+    def _view(self, pool: Pool, *, compare: bool = False) -> RoomView:
         core = self._core
         capacity = int(core.config.arena.capacity)
         if asyncio.get_running_loop().time() < self._full_until:
             capacity = min(capacity, self._full_bytes)
-        view = RoomView(
+        return RoomView(
             core.arena,
             pool.index,
             pool.uid,
@@ -105,14 +120,14 @@ class Room:
             capacity,
             core.config.arena.slot_alignment,
             busy=pool.writes > 0,
-            compare=self._evictions[pool.uid, slot_bytes] % _COMPARE_EVERY == 0,
+            mean_page_bytes=int(core.config.mean_page),
+            compare=compare,
         )
-        return decide_room(view, slot_bytes)
 
     async def _resize(self, pool: Pool, slot_bytes: int) -> None:
         """Make or give back one chunk, if that is still what has to be done."""
         async with self._growth:
-            if self._core.arena.has_free(pool.uid, slot_bytes):
+            if self._core.arena.has_free(pool.uid, slot_bytes) and not is_arena_crowded(self._view(pool)):
                 return
             step = self._decide(pool, slot_bytes)
             try:

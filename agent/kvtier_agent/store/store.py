@@ -51,7 +51,7 @@ class Store:
             config,
             self.movers,
             Arena(first_number(id_ for _, id_ in self._chunks)),
-            Nvme(int(nvme.capacity) if nvme else 0, devices),
+            Nvme(int(nvme.capacity) if nvme else 0, devices, int(config.mean_page)),
         )
         self._devices = Devices(self._core)
         self._room = Room(self._core)

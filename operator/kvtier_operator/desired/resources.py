@@ -5,7 +5,8 @@ memory = arena + index + page tables + processes + buffers, rounded up to 1Mi:
   requested as hugepages-* instead, and needs no page tables worth counting.
 - index: INDEX_BYTES (as measured, one page a block) for every page that DRAM and NVMe can hold. Pages count
   MEAN_PAGE_BYTES, the least that a rank's share of a block of 16 tokens has in models in use; most have ten times
-  that. Too little would end in an OOM loop: recovery loads the whole index again.
+  that. Too little would end in an OOM loop: recovery loads the whole index again. So the store is
+  told this number and keeps no more pages than that, however small a pod makes them.
 - page tables: 8 bytes for each 4 KiB of the arena, in every process that maps it.
 - processes: the store, its attendant and the movers, PROCESS_BYTES each.
 - buffers: BUFFER_BYTES for each mover (runs being written and read), SLACK_BYTES for the kernel's side.

@@ -24,9 +24,10 @@ from kvtier_crds.names import (
 )
 
 from kvtier_operator.desired.ownership import node_selector
-from kvtier_operator.desired.resources import MOVERS, store_resources
+from kvtier_operator.desired.resources import MEAN_PAGE_BYTES, MOVERS, store_resources
 from kvtier_operator.names import ANNOTATION_APPLIED_HASH, ANNOTATION_SPEC_HASH, LABEL_MANAGED_BY, store_name
 from kvtier_operator.objects import Object
+from kvtier_operator.quantities import exact
 from kvtier_operator.settings import Settings
 from kvtier_operator.view.facts import ClassFacts
 
@@ -52,6 +53,7 @@ def store_config(name: str, spec: TierClassSpec) -> Object:
         },
         "http": {"host": "0.0.0.0", "port": STORE_HTTP_PORT},  # noqa: S104 - the pod's own network
         "movers": MOVERS,
+        "meanPage": exact(MEAN_PAGE_BYTES),
         "nodeSocket": NODE_SOCKET,
         "tierClass": name,
     }

@@ -17,6 +17,7 @@ import pytest
 from kvtier_client.protocol import messages as m
 from kvtier_client.protocol.frames import MAX_FRAME_BYTES, encode_frame
 
+from tests.unit.store.conftest import MakeStore
 from tests.unit.store.process import StoreProcess
 from tests.unit.store.rawclient import LAYOUT, RawClient, chain, data_of, hashes_of, sealed_memfd
 
@@ -283,3 +284,18 @@ def test_many_connections_of_one_pod_are_bounded(store: StoreProcess) -> None:
         finally:
             for sock in others:
                 sock.close()
+
+
+def test_tiny_pages_in_great_number_take_no_more_index_than_the_quotas_are_meant_for(make_store: MakeStore) -> None:
+    store = make_store(meanPage="64Ki").start()  # 128 pages in DRAM, 512 on NVMe, and what an open segment takes
+    chains = [chain(f"tiny-{number}", 100, 100) for number in range(60)]
+    for again in (False, True):
+        with store.connect() as client:
+            for blocks in chains[-2:] if again else chains:
+                reply = client.put(None, blocks)
+                assert isinstance(reply, m.PutReply)
+                assert reply.reached is m.Reach.DRAM
+            assert client.lookup(hashes_of(chains[-1])).whole_blocks == 100
+            assert sum(client.lookup(hashes_of(blocks)).whole_blocks for blocks in chains) < 2000
+        store.kill()
+        store.start()

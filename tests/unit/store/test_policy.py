@@ -16,17 +16,21 @@ from kvtier_agent.store.policy import (
     decide_reclaim,
     decide_room,
     decide_surplus_chunk,
+    fits_nvme,
+    is_arena_crowded,
     open_segments_limit,
     segment_target_bytes,
 )
 
-from tests.unit.store.trees import KEY, POOL, Books
+from tests.unit.store.trees import KEY, LAYOUT, POOL, Books, hash_of
 
 MIB = 1 << 20
 
 
-def view(books: Books, *, quota: int = 100 * MIB, capacity: int = 100 * MIB, busy: bool = False) -> RoomView:
-    return RoomView(books.arena, books.index, POOL, quota, capacity, PAGE, busy)
+def view(
+    books: Books, *, quota: int = 100 * MIB, capacity: int = 100 * MIB, busy: bool = False, mean_page: int = 0
+) -> RoomView:
+    return RoomView(books.arena, books.index, POOL, quota, capacity, PAGE, busy, mean_page)
 
 
 @pytest.mark.parametrize(
@@ -186,3 +190,46 @@ def test_room_at_the_capacity_comes_from_a_colder_chunk_of_another_pool() -> Non
     capacity = cold.cut.file_bytes + own.cut.file_bytes
     assert decide_room(view(books, capacity=capacity), PAGE) == GiveBack(cold)
     assert decide_room(view(books, capacity=capacity, quota=own.cut.file_bytes), PAGE) == Evict(page)
+
+
+def test_pages_smaller_than_the_mean_reach_the_quota_before_its_bytes_do() -> None:
+    books = Books()
+    books.chunk(8)
+    coldest = books.store("a")[0]
+    books.store("b")
+    assert not is_arena_crowded(view(books, quota=3 * 65536, mean_page=65536))
+    crowded = view(books, quota=2 * 65536, mean_page=65536)
+    assert is_arena_crowded(crowded)
+    assert decide_room(crowded, PAGE) == Evict(coldest)
+
+
+def test_pages_smaller_than_the_mean_reach_the_capacity_too_and_another_pools_chunk_goes() -> None:
+    books = Books()
+    theirs = books.chunk(2, pool="pool-2")
+    theirs.last_use = 1
+    index = books.new_index()
+    index.set_slot(index.add(LAYOUT, hash_of("x"), None, KEY, PAGE), books.slot(pool="pool-2"))
+    crowded = view(books, capacity=65536, mean_page=65536)
+    assert is_arena_crowded(crowded)
+    assert decide_room(crowded, PAGE) == GiveBack(theirs)
+
+
+def test_slot_that_is_given_back_counts_no_longer() -> None:
+    books = Books()
+    books.chunk(2)
+    slot = books.slot()
+    assert (books.arena.pool_slots(POOL), books.arena.total_slots) == (1, 1)
+    books.arena.release(slot)
+    books.arena.claim(slot)
+    books.arena.release(slot)
+    assert (books.arena.pool_slots(POOL), books.arena.total_slots) == (0, 0)
+
+
+def test_segment_goes_when_its_pool_has_as_many_pages_as_the_index_has_memory_for() -> None:
+    books = Books()
+    books.nvme.mean_page_bytes = 65536
+    segment = books.segment()
+    segment.entries = 32
+    assert decide_reclaim(books.nvme, POOL, 33 * 65536, 0) is None
+    assert decide_reclaim(books.nvme, POOL, 32 * 65536, 0) is segment
+    assert not fits_nvme(books.nvme, POOL, 32 * 65536, 0)
