@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from kvtier_client.protocol.messages import Put, PutReply, Reach, RefusalCode
@@ -39,14 +39,17 @@ class Filled(NamedTuple):
 class Staging:
     """Memory that a client made, kept open while a put reads it."""
 
-    def __init__(self, fd: int, size: int) -> None:
-        """Takes `fd` over. Raises Refusal, and closes it then, unless it is sealed memory of `size` bytes."""
+    def __init__(self, fd: int, size: int, may_store: Callable[[], bool]) -> None:
+        """Takes `fd` over; `may_store` tells whether its client still has the pool.
+
+        Raises Refusal, and closes `fd` then, unless it is sealed memory of `size` bytes.
+        """
         try:
             check_staging(fd, size)
         except Refusal:
             os.close(fd)
             raise
-        self.fd, self.size = fd, size
+        self.fd, self.size, self.may_store = fd, size, may_store
         self._users = 1
 
     def use(self) -> None:
@@ -158,6 +161,9 @@ class Puts:
             if isinstance(slot, NoRoom):
                 no_room = slot
                 break
+            if not staging.may_store():
+                self._room.release(pool, slot)
+                break
             batch.append(Filled(page, slot))
             batch_bytes += slot_bytes
         if batch:
@@ -166,7 +172,7 @@ class Puts:
         for filled, copy in copies:
             good = await copy
             for wanted, slot in filled:
-                if good and self._add(pool, layout, wanted, slot):
+                if good and staging.may_store() and self._add(pool, layout, wanted, slot):
                     stored += 1
                 else:
                     self._room.release(pool, slot)

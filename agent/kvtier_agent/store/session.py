@@ -66,6 +66,7 @@ class Session:
         self._staging: Staging | None = None
         self._known_chunks: set[int] = set()
         self._requests = 0
+        self._ended = False
         self._tasks = Tasks()
         self._channel: Channel[ToAgent] = Channel(
             sock, ToAgent, self._received, self._closed, on_malformed=self._malformed, out_limit=_OUT_BYTES
@@ -78,7 +79,8 @@ class Session:
         return self._channel.memory
 
     def end(self, refusal: Refusal) -> None:
-        """Say why, and close."""
+        """Say why, and close. Puts that are under way store nothing more."""
+        self._ended = True
         self._channel.send(Refused(refusal.code, refusal.message))
         self._channel.close_when_sent(str(refusal))
 
@@ -143,7 +145,7 @@ class Session:
         fd = self._channel.take_fd()
         if fd is None:
             raise Refusal(RefusalCode.BAD_STAGING, "no descriptor came with the staging")
-        staging = Staging(fd, message.bytes)
+        staging = Staging(fd, message.bytes, lambda: not self._ended)
         if self._staging is not None:
             self._staging.done()
         self._staging = staging

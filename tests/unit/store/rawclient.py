@@ -80,7 +80,7 @@ class RawClient:
         os.close(fd)
         return reply
 
-    def put(
+    def send_put(
         self,
         parent: bytes | None,
         blocks: Sequence[tuple[bytes, bytes]],
@@ -88,8 +88,8 @@ class RawClient:
         page: m.PageId = FIRST_PAGE,
         layout: bytes = LAYOUT,
         **more: Any,
-    ) -> Any:
-        """Put blocks of one page each."""
+    ) -> None:
+        """Ask for a put of blocks of one page each."""
         if self.staging is None:
             self.stage()
         assert self.staging is not None
@@ -98,7 +98,12 @@ class RawClient:
             self.staging[at : at + len(data)] = data
             pages.append(m.PutPage(hash_, at, len(data), page))
             at += len(data)
-        return self.ask(m.Put(next(self._ids), layout, parent, pages, **more))
+        self.send(m.Put(next(self._ids), layout, parent, pages, **more))
+
+    def put(self, parent: bytes | None, blocks: Sequence[tuple[bytes, bytes]], **more: Any) -> Any:
+        """Put blocks of one page each."""
+        self.send_put(parent, blocks, **more)
+        return self.receive()
 
     def lookup(self, hashes: Sequence[bytes], *, layout: bytes = LAYOUT, **more: Any) -> Any:
         return self.ask(m.Lookup(next(self._ids), layout, list(hashes), **more))

@@ -124,6 +124,30 @@ def test_revoked_grant_ends_the_connection_and_no_other(cluster: Cluster) -> Non
         assert again.greeting.code == RefusalCode.NOT_GRANTED
 
 
+def test_put_under_way_when_its_grant_is_revoked_stores_nothing(cluster: Cluster) -> None:
+    cluster.start()
+    kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
+    accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
+    cluster.control.set_pools(1, grant(service_accounts=accounts))
+    blocks, others = chain("revoked", 3), chain("kept", 3)
+    with cluster.connect(kept) as first, cluster.connect(revoked) as second:
+        assert first.put(None, others).reached is Reach.DRAM
+        second.stage()
+        for pid in cluster.store.movers():
+            os.kill(pid, signal.SIGSTOP)
+        second.send_put(None, blocks)
+        first.send_put(others[-1][0], chain("more", 1))  # answered last, by the same movers
+        assert second.lookup(hashes_of(others)).whole_blocks == 3, "the put before it was taken up"
+        cluster.control.set_pools(2, grant())
+        assert isinstance(second.receive(), Refused)
+        for pid in cluster.store.movers():
+            os.kill(pid, signal.SIGCONT)
+        assert first.receive().stored_pages == 1
+        assert first.put(None, chain("still more", 1)).reached is Reach.DRAM
+        assert first.lookup(hashes_of(blocks)).whole_blocks == 0
+        assert first.put(None, blocks).stored_pages == 3
+
+
 def test_pool_that_is_gone_is_purged_for_good(cluster: Cluster) -> None:
     cluster.start()
     path = cluster.pod()
