@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .arena_format import PAGE, is_pool_uid, round_up
+from .arena_format import MAX_PAGE_BYTES, PAGE, is_pool_uid, round_up
 from .checksums import page_checksum
 from .jobs import SegmentFound
 from .segments import (
@@ -187,7 +187,7 @@ class Scan:
             return False
         offset, length, checksum = trailer
         entries = decode_summary(os.pread(fd, length, offset), checksum)
-        if entries is None:
+        if entries is None or not self._lie_within(entries):
             self.faults += 1
             return False
         self.entries, self.end, self.sealed = entries, offset, True
@@ -221,7 +221,17 @@ class Scan:
             return None
         if header_bytes > PAGE:
             head += os.pread(fd, header_bytes - PAGE, offset + PAGE)
-        return decode_run_header(head, offset) if len(head) == header_bytes else None
+        run = decode_run_header(head, offset) if len(head) == header_bytes else None
+        return run if run is not None and self._lie_within(run.entries) else None
+
+    def _lie_within(self, entries: list[Entry]) -> bool:
+        """Whether these can be pages of this file. A checksum that matches does not say who wrote it."""
+        return all(
+            0 < entry.size <= MAX_PAGE_BYTES
+            and entry.offset % PAGE == 0
+            and SEGMENT_HEADER_BYTES <= entry.offset <= self.file_bytes - entry.size
+            for entry in entries
+        )
 
     def _is_whole(self, fd: int, run: Run) -> bool:
         """Whether all payloads of the last run arrived; a kill can cut one write short, and only that one."""

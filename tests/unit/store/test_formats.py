@@ -39,6 +39,7 @@ from kvtier_agent.store.segments import (
     SEGMENT_HEADER_BYTES,
     Entry,
     encode_run_header,
+    encode_summary,
     parse_segment_name,
     run_bytes,
     segment_name,
@@ -209,6 +210,35 @@ def test_sealed_segment_with_a_damaged_summary_is_read_from_its_runs(written: Wr
     written.flip(written.offset + 40)
     scan = written.scan()
     assert (scan.entries, scan.faults, scan.sealed) == (written.all(), 1, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"size": 1 << 60}, id="size-beyond-the-file"),
+        pytest.param({"size": 0}, id="no-size"),
+        pytest.param({"offset": (1 << 63) - 4096}, id="offset-beyond-the-file"),
+        pytest.param({"offset": SEGMENT_HEADER_BYTES + 1}, id="offset-unaligned"),
+    ],
+)
+@pytest.mark.parametrize("place", ["run", "summary"])
+def test_page_that_cannot_lie_in_the_file_is_not_believed_under_a_matching_checksum(
+    written: Written, place: str, change: dict[str, int]
+) -> None:
+    written.run(1, seed=1)
+    at = written.run(2, seed=2)
+    good, forged = written.entries[1][0], written.entries[1][1]._replace(**change)
+    with written.path.open("rb+") as file:
+        if place == "run":
+            file.seek(at)
+            file.write(encode_run_header(SEQUENCE, at, [good, forged], written.offset - at))
+        else:
+            file.truncate(written.offset)
+            file.seek(written.offset)
+            file.write(encode_summary(SEQUENCE, written.offset, [*written.entries[0], good, forged]))
+    scan = written.scan()
+    assert scan.entries == (written.entries[0] if place == "run" else written.all())
+    assert not scan.sealed
 
 
 def test_torn_run_header_at_the_end_is_silent(written: Written) -> None:
