@@ -62,25 +62,26 @@ def decide_resize(present: os.statvfs_result, size: int) -> bool:
 def remove_arena(mount: Path) -> None:
     """Nothing is left of the arena. May be repeated. Raises OSError.
 
-    Its files go first, and before them their memory: pods may map them, and hold the mount itself, for as long
-    as they run. A hole reads as zeros, so no generation stands in it.
+    Its files go first, and their memory with them: pods may map them, and hold the mount itself, for as long as
+    they run. A hole reads as zeros, so no generation stands in it.
     """
     while is_mounted(mount):
         with folder(mount) as arena:
-            _free_memory(arena)
+            _free_files(arena)
             clear_folder(arena)
         _check(_libc.umount2(os.fsencode(mount), _MNT_DETACH), "unmount", mount)
     if mount.exists():
         mount.rmdir()
 
 
-def _free_memory(arena: int) -> None:
+def _free_files(arena: int) -> None:
     for _, _, names, inner in os.fwalk(".", dir_fd=arena):
         for name in names:
             if not stat.S_ISREG(os.stat(name, dir_fd=inner, follow_symlinks=False).st_mode):
                 continue
             file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=inner)
             try:
+                os.unlink(name, dir_fd=inner)  # first, so that no store ever finds a chunk that is half freed
                 size = ctypes.c_long(os.fstat(file).st_size)
                 if size.value:
                     _check(_libc.fallocate(file, _PUNCH_HOLE, ctypes.c_long(0), size), "free the memory of", name)
