@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ from .segments import (
 )
 
 _FOLDER_MODE: Final = 0o700
+_OPEN_ATTEMPTS: Final = 20
 
 
 @contextmanager
@@ -133,32 +135,49 @@ def list_segments(folder: Path) -> list[SegmentFound]:
 
 def create_segment(path: Path, pool_uid: str, sequence: int, segment_bytes: int) -> None:
     """Make the file, all its blocks reserved, durable by name. Raises OSError."""
+    fd = _open_new(path)
     try:
-        path.parent.mkdir(_FOLDER_MODE)
-        sync_folder(path.parent.parent)
-    except FileExistsError:
-        pass
-    try:
-        with opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
-            os.posix_fallocate(fd, 0, segment_bytes)
-            os.pwrite(fd, encode_segment_header(pool_uid, sequence, segment_bytes), 0)
-            os.fsync(fd)
+        os.posix_fallocate(fd, 0, segment_bytes)
+        os.pwrite(fd, encode_segment_header(pool_uid, sequence, segment_bytes), 0)
+        os.fsync(fd)
     except OSError:
         path.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(fd)
     sync_folder(path.parent)
+
+
+def _open_new(path: Path) -> int:
+    """A descriptor of a new file, in a folder that is made where it is missing. Raises OSError."""
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            path.parent.mkdir(_FOLDER_MODE)
+            sync_folder(path.parent.parent)
+        except FileExistsError:
+            pass
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # another mover removed the folder just now, as empty
+            if attempts == _OPEN_ATTEMPTS:
+                raise
 
 
 def unlink_segments(folder: Path, names: list[str]) -> None:
     """Remove the files, and the folder if that empties it, durably. Raises OSError."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
-    if not folder.exists():
-        return
-    sync_folder(folder)
-    if not any(folder.iterdir()):
-        folder.rmdir()
-        sync_folder(folder.parent)
+    with suppress(FileNotFoundError):  # another mover removed the folder
+        sync_folder(folder)
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            sync_folder(folder.parent)
 
 
 class Scan:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -322,6 +324,26 @@ def test_device_of_another_format_is_refused_and_left_alone(tmp_path: Path, text
     with pytest.raises(FormatRefused, match="expected media format 0"):
         ensure_format(tmp_path)
     assert (tmp_path / FORMAT_FILE).read_text() == text
+
+
+def test_segment_can_be_made_while_the_last_one_of_its_folder_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / POOL
+    folder.mkdir()
+    ended = threading.Event()
+
+    def remove() -> None:
+        while not ended.is_set():
+            unlink_segments(folder, [segment_name(1)])
+
+    with ThreadPoolExecutor(1) as mover:
+        removing = mover.submit(remove)
+        try:
+            for _ in range(300):
+                create_segment(folder / segment_name(2), POOL, 2, 4 * PAGE)
+                (folder / segment_name(2)).unlink()
+        finally:
+            ended.set()
+        removing.result()
 
 
 def test_unlinked_segments_are_gone_and_so_is_their_empty_folder(written: Written, tmp_path: Path) -> None:
