@@ -17,21 +17,23 @@ ATTEMPTS: Final = 3
 """A busy machine may miss a deadline; what stays absent is lost."""
 
 
-def read_all(client: Client, ledger: Ledger) -> Verdict:
+def read_all(client: Client, ledger: Ledger, attempts: int = ATTEMPTS) -> Verdict:
     """The verdict on every chain of every layout, page by page."""
     verdict = Verdict()
     for shape in SHAPES:
         for chain in ledger.chains(shape):
             for page in shape.pages:
-                verdict.add(read_chain(client, ledger, shape, chain, page))
+                verdict.add(read_chain(client, ledger, shape, chain, page, attempts))
     return verdict
 
 
-def read_chain(client: Client, ledger: Ledger, shape: Shape, chain: Sequence[BlockHash], page: PageId) -> Verdict:
+def read_chain(
+    client: Client, ledger: Ledger, shape: Shape, chain: Sequence[BlockHash], page: PageId, attempts: int
+) -> Verdict:
     """The verdict on one page of each block of a chain. A page's tier is where it was when it was first served."""
     verdict = Verdict()
     tiers: list[Tier] = []
-    for attempt in range(ATTEMPTS):
+    for attempt in range(attempts):
         time.sleep(0.2 * attempt)
         with client.get(shape.fingerprint, chain, pages=(page,), deadline_s=READ_DEADLINE_S) as held:
             keys = [PageKey(shape.name, block, page) for block in chain[: held.blocks]]

@@ -21,7 +21,7 @@ from tests.chaos import memory_cgroup
 from tests.chaos.bystanders import Bystanders
 from tests.chaos.ledger import Ledger, Verdict
 from tests.chaos.memory_cgroup import PodMemory
-from tests.chaos.readback import read_all
+from tests.chaos.readback import ATTEMPTS, read_all
 from tests.chaos.store_process import StorePlace, StoreProcess, free_port
 from tests.chaos.workload import PutPlan
 from tests.chaos.writer import Writer, make_pages, put
@@ -119,10 +119,10 @@ class Scene:
         with closing(self._new_client()) as client:
             return sum(not put(client, self.ledger, plan, make_pages(plan)) for plan in possible)
 
-    def read_back(self) -> Verdict:
+    def read_back(self, attempts: int = ATTEMPTS) -> Verdict:
         """Read all and compare; what is found lost is no longer expected."""
         with closing(self._new_client()) as client:
-            verdict = read_all(client, self.ledger)
+            verdict = read_all(client, self.ledger, attempts)
         self.ledger.forgive(verdict.lost_dram | verdict.lost_flushed)
         return verdict
 
