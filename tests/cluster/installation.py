@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from kvtier_crds.names import ARENA_MOUNT
 
-from dev.cluster import Cluster
+from dev.cluster import Cluster, Node
 from dev.cluster.layout import REPOSITORY
 from dev.demo.kube import Kubectl, is_ready
 from dev.demo.store import kill_store
@@ -38,12 +39,12 @@ class Installation:
     def install(self) -> None:
         """Install the charts, a class that has node n1, and a pool; return once the pool is served.
 
-        Raises CommandFailed, StepFailed.
+        What is there already stays. Raises CommandFailed, StepFailed.
         """
-        charts = REPOSITORY / "charts"
-        self.cluster.helm("install", "kvtier-crds", str(charts / "kvtier-crds"), "-n", SYSTEM, "--create-namespace")
+        charts, install = REPOSITORY / "charts", ("upgrade", "--install", "-n", SYSTEM, "--create-namespace")
+        self.cluster.helm(*install, "kvtier-crds", str(charts / "kvtier-crds"))
         tags = [f"--set-string=images.{name}.tag={self._images[name].tag}" for name in ("operator", "agent")]
-        self.cluster.helm("install", "kvtier", str(charts / "kvtier"), "-n", SYSTEM, *tags)
+        self.cluster.helm(*install, "kvtier", str(charts / "kvtier"), *tags)
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
         self.select("n1")
@@ -147,6 +148,13 @@ def engine_pod(name: str, node: str, image: str) -> Manifest:
     spec["containers"][0] |= {"image": image, "command": SLEEP}
     spec["containers"][0]["resources"] = {"requests": {"cpu": "10m", "memory": "64Mi"}}
     return pod
+
+
+def kept_on(node: Node) -> list[str]:
+    """What a node has of kvtier for a class: the folder on its disk, the arena's folder and mount."""
+    folders = f"ls -d /mnt/nvme0/kvtier {ARENA_MOUNT} 2>/dev/null"
+    mounts = f"grep -o ' {ARENA_MOUNT} tmpfs ' /proc/self/mounts"
+    return node.run("sh", "-c", f"{folders}; {mounts}; true").splitlines()
 
 
 def restart_count(pod: Manifest) -> int:

@@ -9,11 +9,12 @@ from kvtier_client.protocol.messages import Reach
 
 from dev.demo.kube import is_ready
 from tests.cluster.blocks import Prompt
-from tests.cluster.installation import NAMESPACE, SYSTEM, TIER_CLASS, Installation, cache_pool, engine_pod
+from tests.cluster.installation import NAMESPACE, SYSTEM, TIER_CLASS, Installation, cache_pool, engine_pod, kept_on
 
 BRIEF = "brief"
 NODE = "n1"
 IMPATIENT_S = 0.3
+KINDS = ("cachenodes", "cachepools", "tierclasses")
 
 
 def test_deleted_pool_is_purged_and_its_name_starts_empty(installation: Installation) -> None:
@@ -48,32 +49,40 @@ def test_deleted_pool_is_purged_and_its_name_starts_empty(installation: Installa
     kubectl("delete", *named)
 
 
-def test_kvtier_leaves_its_definitions_and_comes_back(installation: Installation) -> None:
+def test_deleted_class_and_uninstalled_kvtier_leave_only_definitions(installation: Installation) -> None:
     kubectl, cluster = installation.kubectl, installation.cluster
     pod = engine_pod("outlives-the-class", NODE, installation.sidecar_image)
-    with installation.running_pod(pod) as socket, closing(Client(socket)) as client:
-        Prompt("of-the-class").store(client)
-        kubectl("delete", "cachepool", "--all", "-A")
-        kubectl("delete", "tierclass", TIER_CLASS, "--wait=false")
-        installation.wait("the class to go", lambda: not kubectl.get("tierclass")["items"])
-        assert not kubectl.get("cachenode")["items"]
-        assert not kubectl.get("daemonset,configmap", "-n", SYSTEM, "-l", f"kvtier.io/tier-class={TIER_CLASS}")["items"]
-        for node in cluster.nodes():
-            assert node.run("ls", "/mnt/nvme0") == ""
-            assert "arena" not in node.run("ls", "/run/kvtier")
-        assert Prompt("of-the-class").restore(client, IMPATIENT_S).blocks == 0
-        assert is_ready(kubectl.get("pod", "-n", NAMESPACE, "outlives-the-class"))
     try:
+        with installation.running_pod(pod) as socket, closing(Client(socket)) as client:
+            Prompt("of-the-class").store(client)
+            assert len(kept_on(cluster.node(NODE))) == 3
+            delete_class(installation)
+            assert [kept_on(node) for node in cluster.nodes()] == [[] for _ in cluster.nodes()]
+            assert Prompt("of-the-class").restore(client, IMPATIENT_S).blocks == 0
+            assert is_ready(kubectl.get("pod", "-n", NAMESPACE, "outlives-the-class"))
         cluster.helm("uninstall", "kvtier", "-n", SYSTEM, "--wait")
         cluster.helm("uninstall", "kvtier-crds", "-n", SYSTEM)
         installation.wait("kvtier's pods to go", lambda: not kubectl.get("pods", "-n", SYSTEM)["items"])
-        definitions = kubectl("get", "crd", "-o", "name").split()
-        kinds = ("cachenodes", "cachepools", "tierclasses")
-        assert [name for name in definitions if name.endswith(".kvtier.io")] == [
-            f"customresourcedefinition.apiextensions.k8s.io/{kind}.kvtier.io" for kind in kinds
+        assert names_of_kvtier(installation, "crd") == [
+            f"customresourcedefinition.apiextensions.k8s.io/{kind}.kvtier.io" for kind in KINDS
         ]
-        left = "clusterrole,clusterrolebinding,csidriver,priorityclass,validatingadmissionpolicy"
-        assert "kvtier" not in kubectl("get", left, "-o", "name")
-        assert kubectl.get("csinode", NODE)["spec"].get("drivers") in (None, [])
+        cluster_wide = "clusterrole,clusterrolebinding,csidriver,priorityclass,validatingadmissionpolicy"
+        assert names_of_kvtier(installation, cluster_wide) == []
+        installation.wait("the driver to go", lambda: not kubectl.get("csinode", NODE)["spec"].get("drivers"))
     finally:
         installation.install()
+
+
+def delete_class(installation: Installation) -> None:
+    """Delete all pools and the class, as docs/install says, and see that nothing the operator made remains."""
+    kubectl = installation.kubectl
+    kubectl("delete", "cachepool", "--all", "-A")
+    kubectl("delete", "tierclass", TIER_CLASS, "--wait=false")
+    installation.wait("the class to go", lambda: not kubectl.get("tierclass")["items"])
+    assert not kubectl.get("cachenode")["items"]
+    assert not kubectl.get("daemonset,configmap", "-n", SYSTEM, "-l", f"kvtier.io/tier-class={TIER_CLASS}")["items"]
+
+
+def names_of_kvtier(installation: Installation, kinds: str) -> list[str]:
+    """What there is of these kinds with kvtier in its name."""
+    return [name for name in installation.kubectl("get", kinds, "-o", "name").split() if "kvtier" in name]

@@ -11,7 +11,7 @@ from kvtier_client.client import Client
 from dev.cluster import Node
 from dev.demo.kube import is_ready
 from tests.cluster.blocks import DEADLINE_S, LAYOUT, Prompt
-from tests.cluster.installation import NAMESPACE, POOL, SYSTEM, TIER_CLASS, Installation, engine_pod
+from tests.cluster.installation import NAMESPACE, POOL, SYSTEM, TIER_CLASS, Installation, engine_pod, kept_on
 from tests.cluster.words import condition, events, wait_for_sentence
 
 TABLE_WIDTH = 120
@@ -32,7 +32,7 @@ def both(installation: Installation, second_node: Node) -> Iterator[Node]:
 
 def wait_for_nodes(installation: Installation, summary: str) -> None:
     def holds() -> bool:
-        return installation.kubectl.get(*CLASS)["status"]["nodes"]["summary"] == summary
+        return bool(installation.kubectl.get(*CLASS)["status"]["nodes"]["summary"] == summary)
 
     installation.wait(f"{summary} nodes of the class to be ready", holds)
 
@@ -110,13 +110,13 @@ def test_tables_of_a_live_cluster_fit_the_width(installation: Installation) -> N
 
 
 def test_node_without_the_label_is_emptied_and_released(installation: Installation, both: Node) -> None:
-    assert both.run("ls", "/mnt/nvme0").split() == ["kvtier"]
+    assert len(kept_on(both)) == 3
     pod = engine_pod("left-behind", both.name, installation.sidecar_image)
     with installation.running_pod(pod) as socket, closing(Client(str(socket))) as client:
         Prompt("left-behind").store(client)
         installation.unselect(both.name)
         installation.wait("the node's CacheNode to go", lambda: both.name not in cache_nodes(installation))
-        assert traces(both) == ([], [])
+        assert kept_on(both) == []
         assert not pods_on(installation, both, "store")
         assert f"begins to drain: {both.name}" in events(installation, "TierClass", TIER_CLASS, "NodeDraining")
         wait_for_nodes(installation, "1/1")
@@ -145,10 +145,3 @@ def test_tainted_node_is_explained_and_taken_once_mended(installation: Installat
         installation.kubectl("taint", "node", both.name, f"{TAINT}-")
     wait_for_nodes(installation, "2/2")
     assert condition(installation.kubectl.get(*CLASS), "Degraded")["status"] == "False"
-
-
-def traces(node: Node) -> tuple[list[str], list[str]]:
-    """What kvtier keeps on a node for a class: on the device, and mounts of the node itself."""
-    on_device = node.run("ls", "/mnt/nvme0").split()
-    arena = [line for line in node.run("cat", "/proc/self/mounts").splitlines() if " /run/kvtier/arena" in line]
-    return on_device, arena + [entry for entry in node.run("ls", "/run/kvtier").split() if entry == "arena"]

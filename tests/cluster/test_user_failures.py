@@ -26,7 +26,7 @@ HOSTNAME = "kubernetes.io/hostname"
 def applied(installation: Installation, manifest: Manifest) -> Iterator[tuple[str, ...]]:
     """The object is there within the block; yields what kubectl calls it. Afterwards it is gone."""
     metadata = manifest["metadata"]
-    named = (manifest["kind"].lower(), metadata["name"])
+    named: tuple[str, ...] = (manifest["kind"].lower(), metadata["name"])
     if "namespace" in metadata:
         named = (*named, "-n", metadata["namespace"])
     installation.kubectl.apply([manifest])
