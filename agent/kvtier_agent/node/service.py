@@ -10,9 +10,12 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from kvtier_crds import names
 
@@ -27,6 +30,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 30.0
 HEARTBEAT_S: Final = 5.0
+RESTART_PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 def serve(node: str | None, kubelet_dir: Path, host_root: Path, heartbeat: Path) -> None:
@@ -60,10 +64,19 @@ async def run(api: CacheNodeClient, node: str, kubelet_dir: Path, host_root: Pat
         log.info("kvtier-node serves node %s", node)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(link.serve(Path(names.NODE_SOCKET), group=names.STORE_UID))
-            tasks.create_task(keeper.watch())
-            tasks.create_task(keeper.keep())
-            tasks.create_task(_sweep(volumes))
+            for work in (keeper.watch, keeper.keep, partial(_sweep, volumes)):
+                tasks.create_task(persist(work))
             tasks.create_task(_beat(heartbeat))
+
+
+async def persist(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` until cancelled, anew after a pause when it fails: publishing must not end with it."""
+    for pause_s in chain(RESTART_PAUSES_S, repeat(RESTART_PAUSES_S[-1])):
+        try:
+            await work()
+        except Exception:
+            log.exception("%s failed; it goes on in %.0f s", work, pause_s)
+        await asyncio.sleep(pause_s)
 
 
 async def _sweep(volumes: Volumes) -> None:
