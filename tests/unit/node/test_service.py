@@ -6,7 +6,6 @@ import asyncio
 import logging
 
 import pytest
-
 from kvtier_agent.node import service
 
 
