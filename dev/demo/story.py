@@ -78,6 +78,7 @@ class Scene:
         """What kubectl shows of it, once the nodes' figures have reached the class and the pool."""
         self._kubectl.wait("the figures in the resources", self._figures_agree, FIGURES_DEADLINE_S, self.explain)
         commands = [
+            ("get", "nodes"),
             ("get", "tierclass,cachepool,cachenode", "-A"),
             ("get", "pods", "-n", SYSTEM, "-o", "wide"),
             ("get", "pods", "-n", pods.NAMESPACE),
@@ -111,7 +112,10 @@ class Scene:
     def _kill(self) -> None:
         pod = self._store_pod()
         before = restarts(pod)
-        killed = kill_store(pod["metadata"]["uid"])
+        try:
+            killed = kill_store(pod["metadata"]["uid"])
+        except LookupError as error:
+            raise StepFailed(f"{error}\n{self.explain()}") from error
         started = time.monotonic()
         self._say(f"kill -9 {killed}: the store of the node is gone")
         self._kubectl.wait(
