@@ -145,3 +145,19 @@ def test_tainted_node_is_explained_and_taken_once_mended(installation: Installat
         installation.kubectl("taint", "node", both.name, f"{TAINT}-")
     wait_for_nodes(installation, "2/2")
     assert condition(installation.kubectl.get(*CLASS), "Degraded")["status"] == "False"
+
+
+def test_node_that_is_lost_is_let_go_with_its_node_object(installation: Installation) -> None:
+    cluster = installation.cluster
+    lost = cluster.add_node("lost")
+    try:
+        installation.select(lost.name)
+        installation.wait("a store on the node", lambda: is_ready(installation.kubectl.get("cachenode", lost.name)))
+        nodes = installation.kubectl.get(*CLASS)["status"]["nodes"]["desired"]
+        cluster.remove_node(lost.name)
+    finally:
+        installation.kubectl("delete", "node", lost.name)
+    installation.wait("the node's CacheNode to go", lambda: lost.name not in cache_nodes(installation))
+    wait_for_nodes(installation, f"{nodes - 1}/{nodes - 1}")
+    sentence = condition(installation.kubectl.get(*CLASS), "Ready")["message"]
+    assert sentence == f"every node serves ({nodes - 1} of {nodes - 1})"
