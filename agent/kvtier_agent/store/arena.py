@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Chunk:
     """One chunk file. Every slot is free, or has a page, or is being filled."""
 
-    __slots__ = ("cut", "free", "generations", "id", "last_use", "pages", "pool_uid")
+    __slots__ = ("cut", "free", "generations", "id", "last_use", "pages", "pool_uid", "retired")
 
     def __init__(self, chunk_id: int, pool_uid: str, cut: Geometry, generations: Iterable[int] = ()) -> None:
         self.id, self.pool_uid, self.cut = chunk_id, pool_uid, cut
@@ -27,6 +27,8 @@ class Chunk:
         self.free = dict.fromkeys(range(cut.slots - 1, -1, -1))
         self.pages: dict[int, Page] = {}
         self.last_use = 0
+        self.retired = False
+        """Takes no new page, and is given back as soon as it is idle."""
 
     def is_idle(self) -> bool:
         """Whether no slot is held, being filled or being written out, so that the chunk can be given back."""
@@ -72,6 +74,12 @@ class Arena:
     def pool_chunks(self, pool_uid: str) -> Iterator[Chunk]:
         """The pool's chunks."""
         return (chunk for chunk in self.chunks.values() if chunk.pool_uid == pool_uid)
+
+    def retire(self, pool_uid: str) -> None:
+        """Put nothing more into the chunks that the pool has now."""
+        for chunk in self.pool_chunks(pool_uid):
+            chunk.retired = True
+            self._roomy[pool_uid, chunk.cut.slot_bytes].pop(chunk.id, None)
 
     def reserve(self, pool_uid: str, cut: Geometry) -> Chunk:
         """Count a chunk that is about to be made; `add` or `discard` follows."""
@@ -128,7 +136,7 @@ class Arena:
         slot.chunk.pages.pop(slot.number, None)
         slot.chunk.free[slot.number] = None
         self._count_slots(slot.chunk, -1)
-        if slot.chunk.id in self.chunks:
+        if slot.chunk.id in self.chunks and not slot.chunk.retired:
             self._roomy[slot.chunk.pool_uid, slot.chunk.cut.slot_bytes][slot.chunk.id] = slot.chunk
 
     def _count_slots(self, chunk: Chunk, slots: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kvtier_client.protocol.messages import RefusalCode
 
@@ -33,6 +33,24 @@ def resolve_pool(pod: PodIdentity, grants: Iterable[PoolGrant]) -> PoolGrant:
             "add it to the CachePool's spec",
         )
     return granted
+
+
+def pools_lost(pods: Iterable[PodIdentity], before: Sequence[PoolGrant], now: Sequence[PoolGrant]) -> set[str]:
+    """UIDs of pools that one of the pods had before and has no more, though they are still served."""
+    served = {grant.uid for grant in now}
+    lost = set()
+    for pod in pods:
+        had, has = _pool_uid(pod, before), _pool_uid(pod, now)
+        if had is not None and had != has and had in served:
+            lost.add(had)
+    return lost
+
+
+def _pool_uid(pod: PodIdentity, grants: Sequence[PoolGrant]) -> str | None:
+    try:
+        return resolve_pool(pod, grants).uid
+    except Refusal:
+        return None
 
 
 def is_granted(pod: PodIdentity, accounts: Iterable[ServiceAccount]) -> bool:

@@ -128,7 +128,10 @@ def _colder_chunk(chunks: Iterable[Chunk], pool_uid: str, slot_bytes: int, last_
 
 
 def decide_surplus_chunk(arena: Arena, quotas: dict[str, int], capacity_bytes: int) -> Chunk | None:
-    """The next chunk to give back because a quota or the capacity was lowered; None: all fit, or wait."""
+    """The next chunk to give back: retired, or over a lowered quota or capacity; None: there is none, or wait."""
+    retired = coldest_idle_chunk(chunk for chunk in arena.chunks.values() if chunk.retired)
+    if retired is not None:
+        return retired
     for pool_uid, quota in quotas.items():
         over = arena.pool_bytes(pool_uid) > quota
         if over and (chunk := coldest_idle_chunk(arena.pool_chunks(pool_uid))) is not None:

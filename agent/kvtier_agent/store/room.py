@@ -93,7 +93,7 @@ class Room:
         pool.progress.fire()
 
     async def trim(self) -> None:
-        """Give back what lowered quotas and capacity no longer allow, as far as it is idle. Raises JobFailed."""
+        """Give back retired chunks, and what lowered quotas and capacity no longer allow, if idle. Raises JobFailed."""
         core = self._core
         async with self._growth:
             while True:

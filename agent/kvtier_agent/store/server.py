@@ -15,7 +15,7 @@ from kvtier_agent.link import PodIdentity
 
 from .core import Pool
 from .errors import Refusal
-from .grants import resolve_pool
+from .grants import pools_lost, resolve_pool
 from .log import log
 from .session import Session
 from .store import Store
@@ -77,8 +77,16 @@ class Server:
         log("listener.removed", volume=volume_id)
 
     def set_grants(self, message: SetPools) -> None:
-        """Take the grants over, and end at once every session that has none any more."""
+        """Take the grants over, and end at once every session that has none any more.
+
+        A pod keeps what it has mapped, so what a pool stores from now on goes where no such pod can see it.
+        """
+        pods = [it.identity.pod for it in self._listeners.values() if it.identity.pod is not None]
+        lost = pools_lost(pods, self.grants or (), message.pools)
         self.grants, self.draining = message.pools, message.drain
+        for pool_uid in lost:
+            if self.store is not None:
+                self.store.retire_chunks(pool_uid)
         for session in list(self._all_sessions()):
             if session.pool is None:
                 continue

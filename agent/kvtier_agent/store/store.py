@@ -102,8 +102,13 @@ class Store:
         while self._purges:
             await asyncio.wait(list(self._purges.values()))
 
+    def retire_chunks(self, pool_uid: str) -> None:
+        """Empty the pool's DRAM as it is now, and use that memory no more: someone who lost the pool has it mapped."""
+        log("pool.retired", pool=pool_uid)
+        self._core.arena.retire(pool_uid)
+
     async def trim(self) -> None:
-        """Give back what quotas and capacity no longer allow, as far as it is idle."""
+        """Give back what is retired, and what quotas and capacity no longer allow, as far as it is idle."""
         try:
             await self._room.trim()
         except JobFailed as error:

@@ -124,6 +124,25 @@ def test_revoked_grant_ends_the_connection_and_no_other(cluster: Cluster) -> Non
         assert again.greeting.code == RefusalCode.NOT_GRANTED
 
 
+def test_revoked_pod_sees_nothing_of_what_is_stored_later(cluster: Cluster) -> None:
+    cluster.start()
+    kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
+    accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
+    cluster.control.set_pools(1, grant(service_accounts=accounts))
+    blocks, later = chain("before", 3), chain("later", 3)
+    with cluster.connect(kept) as first, cluster.connect(revoked) as second:
+        first.put(None, blocks, reach=Reach.FLUSHED)
+        assert second.read_all(hashes_of(blocks)) == data_of(blocks)  # it maps the chunks now
+        mapped = set(cluster.store.chunks())
+        cluster.control.set_pools(2, grant())
+        assert second.receive().code == RefusalCode.NOT_GRANTED
+        wait_for("the mapped chunks are given back", lambda: mapped.isdisjoint(cluster.store.chunks()) or None)
+        first.put(None, later)
+        assert first.read_all(hashes_of(later)) == data_of(later)
+        assert first.read_all(hashes_of(blocks)) == data_of(blocks), "nvme still has what DRAM gave up"
+        assert mapped.isdisjoint(cluster.store.chunks())
+
+
 def test_put_under_way_when_its_grant_is_revoked_stores_nothing(cluster: Cluster) -> None:
     cluster.start()
     kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kvtier_agent.control import ServiceAccount
+from kvtier_agent.control import PoolGrant, ServiceAccount
 from kvtier_agent.link import PodIdentity
 from kvtier_agent.store.errors import Refusal
-from kvtier_agent.store.grants import resolve_pool
+from kvtier_agent.store.grants import pools_lost, resolve_pool
 from kvtier_client.protocol.messages import RefusalCode
 
 from tests.unit.store.process import grant
@@ -50,3 +50,16 @@ def test_pod_without_a_grant_is_told_what_to_do(identity: PodIdentity, words: st
     assert refused.value.code == RefusalCode.NOT_GRANTED
     assert words in refused.value.message
     assert "CachePool" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("now", "lost"),
+    [
+        pytest.param((OWN, SHARED), set(), id="nothing-changed"),
+        pytest.param((grant("uid-1", "demo", service_accounts=()), SHARED), {"uid-1"}, id="account-taken-out"),
+        pytest.param((SHARED,), set(), id="pool-gone-and-purged"),
+        pytest.param((grant("uid-9", "demo"), SHARED), set(), id="pool-replaced-and-the-old-one-purged"),
+    ],
+)
+def test_pool_is_lost_when_it_is_served_to_others_only(now: tuple[PoolGrant, ...], lost: set[str]) -> None:
+    assert pools_lost([pod("demo"), pod("other")], (OWN, SHARED), now) == lost
