@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_operator_is_the_standard_library_also_from_the_repository() -> None:
-    """With no module loaded before it (`-S -I` would hide the folder, so the path is set by hand)."""
+    """Looked up anew, with the repository first on the path."""
     look_up = (
         "import sys; from importlib.machinery import PathFinder; "
         f"print(PathFinder.find_spec('operator', [{str(REPOSITORY)!r}, *sys.path]).origin)"
