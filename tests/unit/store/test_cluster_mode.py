@@ -183,6 +183,7 @@ def test_pool_that_is_gone_is_purged_for_good(cluster: Cluster) -> None:
     cluster.store.kill()
     cluster.start()
     cluster.control.set_pools(3, grant(), grant("uid-2", "other"))
+    cluster.control.snapshot(lambda it: it.generation == 3)
     with cluster.connect(path) as client:
         assert client.lookup(hashes_of(blocks)).whole_blocks == 0
 
@@ -246,6 +247,7 @@ def test_drained_store_ends_connections_and_reports_it(cluster: Cluster) -> None
     with RawClient(path) as client:
         assert client.greeting.code == RefusalCode.UNAVAILABLE
     cluster.control.set_pools(3, grant())
+    cluster.control.snapshot(lambda it: it.generation == 3)
     with cluster.connect(path):
         assert not cluster.control.snapshot(lambda it: it.generation == 3).drained
 
