@@ -43,6 +43,7 @@ def say(line: str) -> None:
 
 def install(cluster: Cluster, images: dict[str, Image]) -> None:
     """Load the images and install both charts. Raises CommandFailed."""
+    say("loading the images into the node")
     for image in images.values():
         cluster.load_image(image.archive)
     charts = REPOSITORY / "charts"

@@ -1,4 +1,4 @@
-"""kubectl for the demo: apply, ask, wait with a deadline, and follow a pod to its end."""
+"""kubectl for the demo: apply, ask, wait with a deadline, and follow a pod's log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from dev.demo.pods import Manifest
 
 COMMAND_DEADLINE_S = 60.0
 START_DEADLINE_S = 90.0
-END_DEADLINE_S = 15.0
-"""From the end of a container's log until the API server says so."""
 POLL_S = 0.5
 LOG_TAIL = 40
 
@@ -90,10 +88,10 @@ class Kubectl:
         ]
         return "\n".join(said)
 
-    def follow(self, namespace: str, name: str, container: str, deadline_s: float, hear: Callable[[str], None]) -> None:
-        """Pass each line that a container logs to `hear`, until it ends.
+    def log_lines(self, namespace: str, name: str, container: str, deadline_s: float) -> Generator[str, None, None]:
+        """Each line that a container logs, as it comes, until it ends, or for `deadline_s` seconds.
 
-        Raises StepFailed when it ends with another status than 0, or runs longer than `deadline_s`.
+        Raises StepFailed when it does not start.
         """
         self.wait(
             f"the start of pod {name}",
@@ -108,23 +106,10 @@ class Kubectl:
             try:
                 assert logs.stdout is not None
                 for line in logs.stdout:
-                    hear(line.rstrip())
+                    yield line.rstrip()
             finally:
                 late.cancel()
                 logs.kill()
-        self.wait(
-            f"the end of pod {name}",
-            lambda: self.exit_status(namespace, name, container) is not None,
-            END_DEADLINE_S,
-            lambda: self.explain_pod(namespace, name),
-        )
-        if status := self.exit_status(namespace, name, container):
-            raise StepFailed(f"pod {name} ended with status {status}\n{self.explain_pod(namespace, name)}")
-
-    def exit_status(self, namespace: str, name: str, container: str) -> int | None:
-        """With what status a container ended; None: it has not."""
-        ended = self.container_state(namespace, name, container).get("terminated")
-        return int(ended["exitCode"]) if ended else None
 
     def container_state(self, namespace: str, name: str, container: str) -> dict[str, Any]:
         """The state of a pod's container, with its kind (waiting, running, terminated) as the key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,23 +92,25 @@ class Scene:
 
     def _visit(self, name: str, turns: list[int], *options: str) -> Visit:
         arguments = ["--turns", ",".join(map(str, turns)), *options]
-        heard: list[str] = []
-
-        def hear(line: str) -> None:
-            heard.append(line)
-            if not line.startswith("{"):
-                self._say(f"  {line}")
-
         before = self._reads()
         self._kubectl.apply([pods.engine_pod(self._sample, name, image=self._image, arguments=arguments)])
-        self._kubectl.follow(pods.NAMESPACE, name, "engine", POD_DEADLINE_S, hear)
+        figures = self._hear_out(name)
         time.sleep(SNAPSHOT_S)
         try:
-            visit = parse_visit(heard[-1] if heard else "", reads_between(before, self._reads()))
+            visit = parse_visit(figures, reads_between(before, self._reads()))
         except ValueError as error:
             raise StepFailed(f"pod {name}: {error}") from error
         self._say(f"  => {render_visit(visit)}")
         return visit
+
+    def _hear_out(self, name: str) -> str:
+        """Pass on what the pod's engine says, and return its last line, the figures. Raises StepFailed."""
+        with closing(self._kubectl.log_lines(pods.NAMESPACE, name, "engine", POD_DEADLINE_S)) as lines:
+            for line in lines:
+                if line.startswith("{"):
+                    return line
+                self._say(f"  {line}")
+        raise StepFailed(f"pod {name} ended without figures\n{self._kubectl.explain_pod(pods.NAMESPACE, name)}")
 
     def _kill(self) -> None:
         pod = self._store_pod()
