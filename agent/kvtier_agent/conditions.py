@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kvtier_crds.conditions import ConditionType, Reason, Status
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a condition shall say."""
-
-    type: ConditionType
-    status: Status
-    reason: Reason
-    message: str
+from kvtier_crds.conditions import Status
+from kvtier_crds.words import Verdict
 
 
 def to_conditions(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
-from typing import Final
 
 from kubernetes.utils.quantity import parse_quantity
-
-_UNITS: Final = tuple((f"{letter}i", 1024**power) for power, letter in reversed(list(enumerate("KMGTP", 1))))
+from kvtier_crds.words import BINARY_UNITS
 
 
 def parse_bytes(text: str) -> int:
@@ -29,19 +27,9 @@ def base_units(resource: str, quantity: str) -> int:
 
 def exact(size: int) -> str:
     """The quantity of exactly `size` bytes, in the canonical form that the API server keeps."""
-    for unit, factor in _UNITS:
+    for unit, factor in BINARY_UNITS:
         if size and size % factor == 0:
             return f"{size // factor}{unit}"
-    return str(size)
-
-
-def about(size: int) -> str:
-    """A quantity to read, to three digits, such as `12.5Gi`; `0` for nothing."""
-    for unit, factor in _UNITS:
-        if size >= factor:
-            value = size / factor
-            digits = 0 if value >= 100 else 1
-            return f"{value:.{digits}f}".removesuffix(".0") + unit
     return str(size)
 
 

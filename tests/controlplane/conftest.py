@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from dev.cluster import Cluster
 from tests.clusters import build_before_tests, own_cluster, skip_where_impossible
+from tests.controlplane.operator_world import World, open_world
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -22,3 +24,17 @@ def control_plane() -> Iterator[Cluster]:
     with own_cluster("plane") as started:
         started.control_plane_up()
         yield started
+
+
+@pytest.fixture(scope="module")
+def operator(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
+    """One operator for all tests of a module: each has nodes, classes and pools of its own."""
+    with open_world(control_plane, tmp_path_factory.mktemp("operator")) as opened:
+        yield opened.start_operator()
+
+
+@pytest.fixture
+def world(operator: subprocess.Popen[bytes], control_plane: Cluster, tmp_path: Path) -> Iterator[World]:
+    with open_world(control_plane, tmp_path) as opened:
+        yield opened
+        assert operator.poll() is None, "the operator ended by itself"

@@ -2,28 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from dev.cluster import Cluster
-from tests.controlplane.operator_world import KVTIER, World, conditions, open_world, until
-
-
-@pytest.fixture(scope="module")
-def operator(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
-    """One operator for all tests here: each has nodes, classes and pools of its own."""
-    with open_world(control_plane, tmp_path_factory.mktemp("operator")) as opened:
-        yield opened.start_operator()
-
-
-@pytest.fixture
-def world(operator: subprocess.Popen[bytes], control_plane: Cluster, tmp_path: Path) -> Iterator[World]:
-    with open_world(control_plane, tmp_path) as opened:
-        yield opened
-        assert operator.poll() is None, "the operator ended by itself"
+from tests.controlplane.operator_world import KVTIER, World, conditions, until
 
 
 def serve(world: World, tier_class: str, nodes: list[str]) -> None:

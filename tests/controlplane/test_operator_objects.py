@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from kubernetes.client.exceptions import ApiException
 from kvtier_crds.models import Tiers
+from kvtier_crds.words import about
 from kvtier_operator.desired.resources import store_memory_bytes
-from kvtier_operator.quantities import about
 
-from dev.cluster import Cluster
-from tests.controlplane.operator_world import KVTIER, World, conditions, open_world, until
+from tests.controlplane.operator_world import KVTIER, World, conditions, until
 
 Object = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def operator(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
-    """One operator for all tests here: each has nodes, classes and pools of its own."""
-    with open_world(control_plane, tmp_path_factory.mktemp("operator")) as opened:
-        yield opened.start_operator()
-
-
-@pytest.fixture
-def world(operator: subprocess.Popen[bytes], control_plane: Cluster, tmp_path: Path) -> Iterator[World]:
-    with open_world(control_plane, tmp_path) as opened:
-        yield opened
-        assert operator.poll() is None, "the operator ended by itself"
 
 
 def test_class_and_pool_are_served_and_shown_ready(world: World) -> None:

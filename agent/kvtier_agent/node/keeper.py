@@ -17,9 +17,10 @@ from typing import Final
 import aiohttp
 from kvtier_crds.conditions import ConditionType, Reason
 from kvtier_crds.names import MANAGER_NODE
+from kvtier_crds.words import Verdict
 
 from kvtier_agent.cachenode import ApiError, CacheNode, CacheNodeClient
-from kvtier_agent.conditions import Verdict, to_conditions
+from kvtier_agent.conditions import to_conditions
 from kvtier_agent.config import parse_quantity
 from kvtier_agent.node.arena import ensure_arena, remove_arena
 from kvtier_agent.node.devices import Devices

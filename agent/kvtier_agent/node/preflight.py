@@ -11,10 +11,9 @@ from typing import Final
 from kvtier_crds.conditions import ConditionType, Reason
 from kvtier_crds.models import CacheNodeSpec, HugePages
 from kvtier_crds.names import DEVICE_FOLDER
+from kvtier_crds.words import Verdict, about
 
-from kvtier_agent.conditions import Verdict
 from kvtier_agent.config import parse_quantity
-from kvtier_agent.quantities import about
 
 PAGE_BYTES: Final = {HugePages.SIZE_2MI: 2 << 20, HugePages.SIZE_1GI: 1 << 30}
 EVICTION_FRACTION: Final = 0.10

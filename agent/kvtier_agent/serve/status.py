@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
 from kvtier_crds.conditions import ConditionType, Reason
+from kvtier_crds.words import Verdict, about, hit_ratio
 
 from kvtier_agent.cachenode import CacheNode
-from kvtier_agent.conditions import Verdict, to_conditions
+from kvtier_agent.conditions import to_conditions
 from kvtier_agent.control import PoolSnapshot, Snapshot, TierUse
-from kvtier_agent.quantities import about, exact
+from kvtier_agent.quantities import exact
 
 MESSAGE_LIMIT = 1024
 """Characters of a device's error; the resource takes no more."""
@@ -83,15 +84,8 @@ def decide_drained(snapshot: Snapshot | None, cache_node: CacheNode) -> Verdict:
     return Verdict(ConditionType.DRAINED, "False", Reason.FLUSHING, message)
 
 
-def hit_ratio(pools: Iterable[PoolSnapshot]) -> str:
-    """Blocks found of blocks asked for in the last ten minutes, such as `87%`; `-`: none asked.
-
-    Rounded down, so that 100% means every one.
-    """
-    asked, hit = 0, 0
-    for pool in pools:
-        asked, hit = asked + pool.recent_asked, hit + pool.recent_hit
-    return f"{hit * 100 // asked}%" if asked else "-"
+def _hit_ratio(pools: Sequence[PoolSnapshot]) -> str:
+    return hit_ratio(sum(pool.recent_asked for pool in pools), sum(pool.recent_hit for pool in pools))
 
 
 def _ready(reason: Reason, message: str) -> Verdict:
@@ -102,7 +96,7 @@ def _figures(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "observedGeneration": snapshot.generation,
         "tiers": _tiers(snapshot.tiers),
-        "hitRatio": hit_ratio(snapshot.pools),
+        "hitRatio": _hit_ratio(snapshot.pools),
         "pools": [
             {
                 "uid": pool.uid,

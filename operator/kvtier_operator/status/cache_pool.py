@@ -13,10 +13,11 @@ from datetime import datetime
 
 from kvtier_crds.conditions import ConditionType, Reason
 from kvtier_crds.models import CachePoolSpec, CachePoolStatus, NodePoolStatus, Tiers
+from kvtier_crds.words import Verdict
 
 from kvtier_operator.names import MAX_POOLS_PER_NODE
 from kvtier_operator.quantities import parse_bytes
-from kvtier_operator.status.conditions import Verdict, false, stamp, true
+from kvtier_operator.status.conditions import false, stamp, true
 from kvtier_operator.status.sums import Asked, ratio, sum_tiers
 from kvtier_operator.status.words import count, names
 from kvtier_operator.view.facts import CacheNodeFacts, ClassFacts, PoolFacts, View

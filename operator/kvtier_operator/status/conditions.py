@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from kvtier_crds.conditions import ConditionType, Reason
 from kvtier_crds.models import Condition
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A condition before it has a time."""
-
-    type: ConditionType
-    status: Literal["True", "False", "Unknown"]
-    reason: Reason
-    message: str
+from kvtier_crds.words import Verdict
 
 
 def true(kind: ConditionType, reason: Reason, message: str) -> Verdict:

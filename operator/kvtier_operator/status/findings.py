@@ -13,8 +13,9 @@ from typing import Final
 
 from kvtier_crds.conditions import ConditionType, Reason
 from kvtier_crds.models import Condition, Toleration
+from kvtier_crds.words import about
 
-from kvtier_operator.quantities import about, base_units
+from kvtier_operator.quantities import base_units
 from kvtier_operator.status.words import names
 from kvtier_operator.view.facts import CacheNodeFacts, ClassFacts, NodeFacts, PodFacts, RoomFacts, Taint, View
 

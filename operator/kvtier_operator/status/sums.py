@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvtier_crds.models import TierStatus, TierStatuses
+from kvtier_crds.words import about, hit_ratio
 
-from kvtier_operator.quantities import about, exact, parse_bytes
+from kvtier_operator.quantities import exact, parse_bytes
 
 
 def sum_tiers(statuses: Iterable[TierStatuses | None]) -> TierStatuses | None:
@@ -33,8 +34,8 @@ class Asked:
 
 
 def ratio(total: Asked) -> str:
-    """The hit ratio as a status shows it; only when all were found is it 100%."""
-    return f"{min(total.hit, total.asked) * 100 // total.asked}%" if total.asked else "-"
+    """The hit ratio as a status shows it."""
+    return hit_ratio(total.asked, total.hit)
 
 
 def _sum(tiers: list[TierStatus]) -> TierStatus | None:

@@ -14,9 +14,10 @@ from typing import Final
 
 from kvtier_crds.conditions import ConditionType, Reason
 from kvtier_crds.models import Condition, NodeCounts, TierClassStatus
+from kvtier_crds.words import Verdict
 
 from kvtier_operator.desired.ownership import Ownership, node_selector
-from kvtier_operator.status.conditions import Verdict, false, stamp, true
+from kvtier_operator.status.conditions import false, stamp, true
 from kvtier_operator.status.findings import Finding, Judgement, judge_node
 from kvtier_operator.status.selector import explain_selector
 from kvtier_operator.status.sums import Asked, ratio, sum_tiers

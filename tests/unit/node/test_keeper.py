@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from kvtier_agent.conditions import Verdict, to_conditions
+from kvtier_agent.conditions import to_conditions
 from kvtier_agent.node.keeper import decide_release_wait, is_flushed
 from kvtier_crds.conditions import ConditionType, Reason
+from kvtier_crds.words import Verdict
 
 from tests.unit.node.cache_nodes import cache_node, condition
 

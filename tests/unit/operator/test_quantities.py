@@ -5,7 +5,8 @@ import re
 import pytest
 from kvtier_agent.config import parse_quantity
 from kvtier_crds.fields import QUANTITY_PATTERN
-from kvtier_operator.quantities import about, base_units, exact, parse_bytes
+from kvtier_crds.words import about
+from kvtier_operator.quantities import base_units, exact, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 from kvtier_agent.control import TierUse
-from kvtier_agent.quantities import about, exact
+from kvtier_agent.quantities import exact
 from kvtier_agent.serve.reporter import decide_write
 from kvtier_agent.serve.status import (
     build_status,
     decide_degraded,
     decide_drained,
     decide_ready,
-    hit_ratio,
     stopped_status,
 )
 from kvtier_crds.conditions import CONDITIONS
 from kvtier_crds.models import CacheNodeStatus
+from kvtier_crds.words import about, hit_ratio
 
 from tests.unit.node.cache_nodes import cache_node, condition
-from tests.unit.serve.snapshots import MIB, pool, snapshot
+from tests.unit.serve.snapshots import MIB, snapshot
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DRAINING = {"drain": True}
@@ -173,7 +173,7 @@ def test_stopped_status_keeps_figures_and_says_so() -> None:
     ("asked", "hit", "ratio"), [(0, 0, "-"), (200, 175, "87%"), (1000, 999, "99%"), (5, 5, "100%"), (9, 0, "0%")]
 )
 def test_hit_ratio_of_one_hundred_means_every_block(asked: int, hit: int, ratio: str) -> None:
-    assert hit_ratio([pool(recent_asked=asked, recent_hit=hit)]) == ratio
+    assert hit_ratio(asked, hit) == ratio
 
 
 @pytest.mark.parametrize(
