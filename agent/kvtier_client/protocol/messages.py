@@ -17,7 +17,7 @@ PROTOCOL_VERSIONS: Final = (1, 1)
 LAYOUT_BYTES: Final = 32
 HASH_BYTES: Final = range(16, 65)
 MAX_BLOCKS: Final = 32_768
-"""Most hashes in one request."""
+"""Most hashes in one request, and most places in its answer."""
 
 
 class Tier(StrEnum):
@@ -55,15 +55,20 @@ class RefusalCode(StrEnum):
 
 
 class PageId(msgspec.Struct, frozen=True, array_like=True):
-    """Which page of a block: its KV-cache group and its shard."""
+    """Which page of a block: its KV-cache group, its shard, and which blocks of a prefix need it."""
 
     group: int = 0
     """0..2**32-1"""
     shard: int = 0
     """0..2**16-1"""
+    trailing: int = 0
+    """0: every block needs the page (`full`). n: only the last n blocks of a prefix do (`trailing(n)`).
+
+    0..2**32-1, and the same for one group of a layout always.
+    """
 
 
-WHOLE_BLOCK: Final = (PageId(0, 0),)
+WHOLE_BLOCK: Final = (PageId(),)
 """The page of an engine with one group and one rank."""
 
 
@@ -108,6 +113,8 @@ class Lookup(msgspec.Struct, frozen=True, tag="lookup"):
     hashes: list[bytes]
     pages: tuple[PageId, ...] = WHOLE_BLOCK
     """The pages that make a block whole for the caller."""
+    prefetch: bool = False
+    """Start bringing into DRAM what is found below it."""
 
 
 class LookupReply(msgspec.Struct, frozen=True, tag="lookup_reply"):
@@ -118,6 +125,8 @@ class LookupReply(msgspec.Struct, frozen=True, tag="lookup_reply"):
     """Leading blocks that are whole, 0..len(hashes)."""
     dram_blocks: int
     """Of these, how many lie whole in DRAM now."""
+    offered_blocks: int
+    """Of `whole_blocks`, how many are worth restoring: to recompute the rest is faster."""
 
 
 class Get(msgspec.Struct, frozen=True, tag="get"):
@@ -129,38 +138,71 @@ class Get(msgspec.Struct, frozen=True, tag="get"):
     deadline_ms: int
     """What has not arrived by then is left out of the reply."""
     pages: tuple[PageId, ...] = WHOLE_BLOCK
+    stream: bool = False
+    """Answer in parts, as the blocks arrive. Only where no page is trailing."""
+    hold_id: int = 0
+    """Name the leading blocks of `hashes` that this hold of the same pod keeps, and make no other hold.
 
-
-class PagePlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a held page lies in the arena."""
-
-    chunk: int
-    offset: int
-    """Of the payload in the chunk file, in bytes."""
-    size: int
-    """Payload bytes."""
-    generation_offset: int
-    """Of the slot's 64-bit little-endian generation in the chunk file."""
-    generation: int
-    """The copy is good if the slot still shows this number after it."""
-    tier: Tier
-    """Where the page was when the request came."""
+    0, or a hold that ended: make one.
+    """
 
 
 class GetReply(msgspec.Struct, frozen=True, tag="get_reply"):
-    """Answers Get. `places` has blocks * len(pages) entries, block after block, pages as asked."""
+    """Answers Get; with `stream`, once for each part, in chain order."""
 
     request_id: int
     blocks: int
-    places: list[PagePlace]
+    """Of this part, 0 or more."""
+    places: bytes
+    """Where the pages of these blocks lie: `places.PLACE` records, as many as `places.place_count` says."""
     hold_id: int = 0
-    """Release it when done; 0: nothing is held."""
+    """Release it when done, the same in all parts; 0: nothing is held."""
     hold_ms: int = 0
     """The hold lapses by itself after this time."""
+    more: bool = False
+    """Another part follows. Never without `stream`."""
+
+
+class Hold(msgspec.Struct, frozen=True, tag="hold"):
+    """As Get, without naming places: they can be asked for by the hold's id. Answered by HoldReply."""
+
+    request_id: int
+    layout: bytes
+    hashes: list[bytes]
+    deadline_ms: int
+    pages: tuple[PageId, ...] = WHOLE_BLOCK
+
+
+class HoldReply(msgspec.Struct, frozen=True, tag="hold_reply"):
+    """Answers Hold."""
+
+    request_id: int
+    blocks: int
+    """Leading blocks that are held in DRAM."""
+    hold_id: int = 0
+    """0: nothing is held. Good on every connection of the same pod, whichever process has it."""
+    hold_ms: int = 0
+
+
+class Prefetch(msgspec.Struct, frozen=True, tag="prefetch"):
+    """Start bringing the leading whole blocks into DRAM. Answered at once, by PrefetchReply."""
+
+    request_id: int
+    layout: bytes
+    hashes: list[bytes]
+    pages: tuple[PageId, ...] = WHOLE_BLOCK
+
+
+class PrefetchReply(msgspec.Struct, frozen=True, tag="prefetch_reply"):
+    """Answers Prefetch."""
+
+    request_id: int
+    blocks: int
+    """Leading blocks that are in DRAM or on their way."""
 
 
 class Chunks(msgspec.Struct, frozen=True, tag="chunks"):
-    """Sent before a reply that names chunks new to the connection.
+    """Sent at any time, and before the first reply that names one of `ids` on the connection.
 
     One read-only descriptor lies beside for each of `ids`, in order, at most MAX_CHUNKS.
     Chunks in `gone` will not be named again and may be unmapped.
@@ -196,14 +238,14 @@ class PutPage(msgspec.Struct, frozen=True, array_like=True):
     hash: bytes
     offset: int
     size: int
-    page: PageId = PageId(0, 0)
+    page: PageId = PageId()
 
 
 class Put(msgspec.Struct, frozen=True, tag="put"):
     """Store pages of consecutive blocks of one chain, in chain order. Answered by PutReply.
 
     Pages of one block stand together; each block's parent is the block before it in the list.
-    Until the reply the client leaves the staging alone.
+    Until the reply the client leaves these pages of the staging alone.
     """
 
     request_id: int
@@ -228,11 +270,62 @@ class PutReply(msgspec.Struct, frozen=True, tag="put_reply"):
     """How far every stored or known page got; None: not all are in DRAM."""
 
 
+class Delete(msgspec.Struct, frozen=True, tag="delete"):
+    """Delete these blocks and all below them, in every tier. Answered by Done, when that is durable."""
+
+    request_id: int
+    layout: bytes
+    hashes: list[bytes]
+    """In any order; what is not here is passed over."""
+
+
+class Pin(msgspec.Struct, frozen=True, tag="pin"):
+    """Keep the leading blocks that are here for `seconds`. Answered by PinReply."""
+
+    request_id: int
+    layout: bytes
+    hashes: list[bytes]
+    seconds: int
+    """0 unpins them."""
+
+
+class PinReply(msgspec.Struct, frozen=True, tag="pin_reply"):
+    """Answers Pin."""
+
+    request_id: int
+    blocks: int
+    """Leading blocks that are pinned (or unpinned) now; a pool's pins are limited to a part of its quota."""
+
+
+class Report(msgspec.Struct, frozen=True, tag="report"):
+    """How fast the engine computes what it would otherwise restore. Not answered."""
+
+    layout: bytes
+    block_tokens: int
+    prefill_tokens_per_s: float
+    """Measured on tokens behind the first `at_depth` of a prompt."""
+    at_depth: int
+    bytes_per_token: float
+    """Of KV cache, all pages of a block together."""
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """Answers a request that has no result."""
 
     request_id: int
 
 
-ToAgent = Hello | Lookup | Get | Release | Stage | Put
-ToClient = HelloReply | Handover | Refused | LookupReply | GetReply | Chunks | PutReply | Done
+ToAgent = Hello | Lookup | Get | Hold | Prefetch | Release | Stage | Put | Delete | Pin | Report
+ToClient = (
+    HelloReply
+    | Handover
+    | Refused
+    | LookupReply
+    | GetReply
+    | HoldReply
+    | PrefetchReply
+    | Chunks
+    | PutReply
+    | PinReply
+    | Done
+)
