@@ -2,6 +2,7 @@
 UV_VERSION := 0.13.9
 UV := $(or $(shell command -v uv),.tools/bin/uv)
 PYTHON := .venv/bin/python
+NATIVE := agent/native
 
 .PHONY: help demo test lint unit crash cluster cluster-down crds images
 
@@ -12,6 +13,7 @@ demo: .venv ## The main job, end to end, on a local cluster that it starts itsel
 	$(PYTHON) -m dev.demo
 
 test: lint ## Everything: lint, types, unit, crash (short), engine, control plane and cluster tests
+	cd $(NATIVE) && cargo test --quiet --locked --no-default-features
 	$(PYTHON) -m pytest tests/unit tests/chaos tests/engines tests/controlplane tests/cluster
 
 lint: .venv ## Format, lint, types, layers, generated files
@@ -20,8 +22,11 @@ lint: .venv ## Format, lint, types, layers, generated files
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(PYTHON) -m kvtier_crds.generate --check
+	cd $(NATIVE) && cargo fmt --check
+	cd $(NATIVE) && cargo clippy --quiet --locked --all-targets -- -D warnings
 
 unit: .venv ## The tests that need neither a cluster nor a model
+	cd $(NATIVE) && cargo test --quiet --locked --no-default-features
 	$(PYTHON) -m pytest tests/unit tests/chaos
 
 KILLS := 50
@@ -40,8 +45,9 @@ images: .venv ## Build the container images, without a registry
 cluster-down: .venv ## Stop it and remove all that it left on the machine
 	$(PYTHON) -m dev.cluster down
 
-.venv: pyproject.toml uv.lock | $(UV)
-	@echo "installing the Python environment (torch included, under a minute)"
+.venv: pyproject.toml uv.lock $(NATIVE)/Cargo.toml $(NATIVE)/Cargo.lock $(wildcard $(NATIVE)/src/*.rs) | $(UV)
+	@dev/toolchain.sh
+	@echo "installing the Python environment (torch included, under a minute; the native index is compiled)"
 	$(UV) sync --all-extras --frozen --quiet
 	@touch .venv
 

@@ -30,12 +30,14 @@ class Part:
         """What the image's content follows from, beside its dependencies and its base."""
         folders = ("agent", "crds", "operator")
         found = [REPOSITORY / folder / package for package in self.packages for folder in folders]
-        return [path for path in found if path.is_dir()] + [REPOSITORY / "pyproject.toml"]
+        if python_packages.NATIVE in self.packages:
+            found += [python_packages.NATIVE_FOLDER / name for name in python_packages.NATIVE_SOURCES]
+        return [path for path in found if path.exists()] + [REPOSITORY / "pyproject.toml"]
 
 
 PARTS = {
     "operator": Part("operator", ("kvtier_operator", "kvtier_crds")),
-    "agent": Part("agent", ("kvtier_agent", "kvtier_client", "kvtier_crds")),
+    "agent": Part("agent", ("kvtier_agent", "kvtier_client", "kvtier_crds", python_packages.NATIVE)),
     "sidecar": Part("client", ("kvtier_client",)),
 }
 

@@ -14,6 +14,10 @@ from dev.cluster.processes import run
 from dev.images import cache
 
 INSTALL_S = 600
+NATIVE = "kvtier_index"
+NATIVE_FOLDER = REPOSITORY / "agent/native"
+NATIVE_SOURCES = ("src", "Cargo.toml", "Cargo.lock", "pyproject.toml", "kvtier_index.pyi")
+"""What the native package is built from; the folder also has cargo's output."""
 LAUNCHER = """#!/usr/bin/env python3
 import sys
 
@@ -33,7 +37,7 @@ def uv() -> str:
 
 def requirements(extra: str) -> str:
     """What the lock file says `extra` needs, with hashes. Raises CommandFailed."""
-    options = ["--frozen", f"--extra={extra}", "--no-dev", "--no-emit-project", "--no-header", "--no-annotate"]
+    options = ["--frozen", f"--extra={extra}", "--no-dev", "--no-emit-local", "--no-header", "--no-annotate"]
     return run([uv(), "export", "--quiet", "--directory", str(REPOSITORY), *options])
 
 
@@ -56,6 +60,9 @@ def dependencies(extra: str, python: str) -> Path:
 def project(folder: Path, python: str, packages: Collection[str]) -> None:
     """Install those packages of the project, without what they need, into `folder`. Raises CommandFailed."""
     install(folder, python, "--no-deps", "--reinstall-package=kvtier", str(REPOSITORY))
+    if NATIVE in packages:
+        # Compiled on this machine, which fits the image: its base is of the same release.
+        install(folder, python, "--no-deps", "--reinstall-package=kvtier-index", str(NATIVE_FOLDER))
     for installed in folder.iterdir():
         if installed.name not in packages and installed.suffix != ".dist-info":
             shutil.rmtree(installed)
