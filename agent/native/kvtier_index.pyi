@@ -95,9 +95,11 @@ class Index:
     def segment_live(self, segment: int) -> tuple[int, int, float]: """live pages, live bytes, worth (policy: sum of values; larger is kept)."""
     def segment_pages(self, segment: int) -> list[int]: """By offset."""
     def drop_segment(self, segment: int, limit: int) -> int: """Take up to `limit` pages' nvme copies away (cut if nowhere else); returns how many are left."""
-    def moved(self, page: int, segment: int, offset: int) -> bool: """The cleaner laid a copy there; False: the page is gone meanwhile."""
+    def moved(self, page: int, from_segment: int, from_offset: int, segment: int, offset: int) -> bool:
+        """The cleaner laid a copy there; False: the page does not lie at the place it came from any more."""
     def worth(self, pages: Sequence[int]) -> list[float]: """The policy's value of keeping each page, comparable within the pool."""
-    def runs(self, layout: bytes, hash: bytes) -> tuple[int, int]: """Contiguous nvme runs of the chain that ends here, and its bytes on nvme."""
+    def runs(self, layout: bytes, hash: bytes, max_gap: int = 65536) -> tuple[int, int]:
+        """Contiguous nvme runs of the chain that ends here (gaps <= max_gap, in one segment, do not end one), and its bytes on nvme."""
 
     # deletion, expiry, pins
     def delete(self, layout: bytes, hash: bytes) -> tuple[bytes, list[tuple[int, int]]]:
@@ -117,3 +119,8 @@ class Index:
 REF_BYTES: Final[int]
 """A packed PageRef, little-endian: layout 32s, hash 64s, parent 64s, payload digest 16s, generation Q, slot payload offset Q, stored_at I, size I, group I,
 trailing I, chunk Q, slot I, depth I, nvme segment I, nvme offset/4096 I, shard H, hash length B, parent length B (struct "<32s64s64s16sQQIIIIQIIIIHBB")."""
+
+ENTRY_BYTES: Final[int]
+"""A packed media entry, little-endian: hash 64s, parent 64s, payload digest 16s, page checksum 16s (not looked at), serial Q (not looked at),
+offset/4096 I, size I, stored_at I, group I, trailing I, depth I, number in the table of layouts H, shard H, hash length B, parent length B, 2 zeros
+(struct "<64s64s16s16sQIIIIIIHHBB2x", 200 bytes)."""

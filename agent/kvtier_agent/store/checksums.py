@@ -1,7 +1,7 @@
-"""Checksums of pages: XXH3-128 over what a page is, and then its bytes.
+"""Checksums of pages: XXH3-128 over the payload, and over what a page is together with that digest.
 
 The cover is fixed by docs/formats.md. A page read under another pool, layout, key or generation than
-it was written under does not match, even where its bytes do.
+it was written under does not match, even where its bytes do; the payload is hashed once a copy.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ import xxhash
 
 ALGORITHM_XXH3: Final = 1
 """Number of XXH3 in headers: 64 bits over headers, 128 bits over pages."""
+DIGEST_BYTES: Final = 16
 
-_TAIL: Final = struct.Struct("<IHQQ")
+_TAIL: Final = struct.Struct("<IHQ16s")
+
+
+def payload_digest(payload: bytes | memoryview) -> bytes:
+    """16 bytes over a payload. Releases the GIL."""
+    return bytes(xxhash.xxh3_128_digest(payload))
 
 
 def page_checksum(
-    pool_uid: str, layout: bytes, hash_: bytes, group: int, shard: int, generation: int, payload: memoryview
+    pool_uid: str, layout: bytes, hash_: bytes, group: int, shard: int, generation: int, digest: bytes
 ) -> bytes:
-    """16 bytes over (pool, layout, hash, group, shard, generation, size, payload)."""
+    """16 bytes over (pool, layout, hash, group, shard, generation, digest of the payload)."""
     uid = pool_uid.encode()
-    state = xxhash.xxh3_128()
-    state.update(bytes((len(uid),)) + uid + layout + bytes((len(hash_),)) + hash_)
-    state.update(_TAIL.pack(group, shard, generation, len(payload)))
-    state.update(payload)
-    return bytes(state.digest())
+    head = b"%c%b%b%c%b" % (len(uid), uid, layout, len(hash_), hash_)
+    return bytes(xxhash.xxh3_128_digest(head + _TAIL.pack(group, shard, generation, digest)))
 
 
 def header_checksum(data: bytes | memoryview) -> int:
