@@ -1,103 +1,124 @@
-"""What the dram side and the nvme side of the store call of each other.
+"""What the two halves of the index process owe each other: the nvme tier, and what stands above it.
 
-Page numbers are good until the next await, unless pinned: so across awaits blocks are named by layout and hash,
-and pages by holds. All calls are made on the event loop's thread.
+Implementers: `core.Pool` (PoolView), `room.Room` (SlotRoom), `nvme.tier.Nvme` (NvmeTier); a store without nvme has
+`ports.NoNvme`. All on the event loop's thread. Page numbers are the index's: good until the next await unless pinned.
+
+Of the mover side the nvme tier uses `chunkmap.ChunkMaps.get(pool_uid, chunk) -> ChunkMap` with
+`begin(slot, generation)`, `payload(slot, size) -> memoryview` and `commit(ref: refs.Ref)` (slot header with the page
+checksum from `ref.digest`); distinct slots may be used from distinct threads. It keeps its mover processes itself
+(`nvme.io_movers`), each with the lock file `<arena>/movers/dev-NAME.lock`, and is told of chunks that are gone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from kvtier_client.protocol.messages import Reach
+from kvtier_client.protocol.messages import Reach, Report
+from kvtier_index import Index
 
-if TYPE_CHECKING:
-    from kvtier_index import Hold, Key
+from kvtier_agent.control import PoolGrant
 
-    from kvtier_agent.control import TierUse
-
-    from .core import Pool
-    from .policy import NoRoom
+from .aio import Signal
 
 
-class RoomMaker(Protocol):
-    """The dram side, as the nvme side sees it. Implemented by `room.Room`."""
+class PoolView(Protocol):
+    """A pool, as the nvme tier sees it."""
 
-    async def make(self, pool: Pool, slot_bytes: int, deadline: float) -> NoRoom | None:
-        """Make or free a slot of this class for a caller that `read_plan` gave too few; then ask `read_plan` again.
+    uid: str
+    index: Index
+    grant: PoolGrant | None
+    counters: Counter[str]
+    progress: Signal
+    """Fired when pages arrived in DRAM, were written, or room may have come. Waiters look again."""
 
-        `deadline` is the loop's time. NoRoom: there will be none.
-        """
 
-    def freed(self, pool: Pool) -> None:
-        """Pages of the pool may leave dram now that could not before (written, unpinned, dropped)."""
+class SlotRoom(Protocol):
+    """Makes room in DRAM for pages that are read from nvme."""
+
+    async def make_room(self, pool: PoolView, slot_bytes: int, deadline: float) -> bool:
+        """Whether the pool has a slot of this class free or evictable now (the loop's time for `deadline`)."""
 
 
 class NvmeTier(Protocol):
-    """The nvme side, as the dram side sees it. A store without nvme has `NoNvme`."""
+    """The nvme tier of one store."""
 
-    async def start(self) -> None:
-        """Start the I/O movers, open the devices, read their records and lists of segments.
+    async def open(self) -> set[str]:
+        """Start the device movers, check the devices, read their records and unit headers: the pools found there.
 
-        A device that cannot be opened stays closed, which is no error.
+        A device that does not answer stays closed, and is tried again in the background. Nothing raised for it.
         """
 
-    def pool_uids(self) -> set[str]:
-        """Pools that something was found of."""
+    async def stage(self, pool: PoolView) -> None:
+        """Give the pool's index all that lies on nvme (`stage_entries`), deletions and expiry applied.
 
-    async def recover(self, pool: Pool) -> None:
-        """Stage the entries of all the pool's segments in its index, deletions applied. Once, before `link`."""
-
-    def serve(self, pool: Pool) -> None:
-        """The pool is recovered and granted: write what is in dram only, as its write policy says."""
-
-    def has_place(self, pool: Pool) -> bool:
-        """Whether the pool's pages are written to nvme at all."""
-
-    def stored(self, pool: Pool, layout: bytes, hash_: bytes, keys: Sequence[Key]) -> None:
-        """A put stored pages of the chain that ends here: write what of it is to be written. Returns at once."""
-
-    async def settle(
-        self, pool: Pool, layout: bytes, hash_: bytes, keys: Sequence[Key], reach: Reach, deadline: float
-    ) -> Reach:
-        """How far the pages of the chain that ends here got: `reach`, or what was reached by `deadline`."""
-
-    async def load(self, pool: Pool, hold: Hold, deadline: float) -> None:
-        """Bring the hold's missing pages into dram, in chain order, as far as there is room and time.
-
-        Fires `pool.progress` whenever some became resident or were given up. Returns when every page is resident or
-        given up, and by `deadline` at the latest; what arrives later is kept too. Waits for pages that others load.
+        Before `Index.link`, and before the pool is served. Pools may be staged at once.
         """
-
-    def short_of_room(self, pool: Pool, slot_bytes: int) -> None:
-        """A put found few free slots of this class: write-back pools write what will be evicted next. Returns at once."""
-
-    def writes(self, pool: Pool) -> int:
-        """Pages that wait to be written, or are being written: they may be evicted soon."""
-
-    async def delete(self, pool: Pool, layout: bytes, hashes: Sequence[bytes]) -> None:
-        """Make it durable that these blocks were deleted now. Raises JobFailed."""
-
-    async def purge(self, pool: Pool) -> bool:
-        """Free, durably, what is idle of all that the pool has on nvme. Whether nothing is left; else call again."""
-
-    async def trim(self, pool: Pool) -> None:
-        """Free what lowered quotas no longer allow, as far as it is idle."""
-
-    async def flush(self, deadline: float) -> bool:
-        """Whether all that was put is on its device, flushed, by `deadline` (the loop's time)."""
 
     async def close(self) -> None:
-        """Mark the devices as cleanly shut down if `flush` had success, and end the I/O movers."""
+        """Seal what is open, flush, end the device movers. `flush` first."""
 
-    def use(self) -> TierUse | None:
-        """Capacity and use over all pools; None: no nvme is configured."""
+    def has_place(self, pool: PoolView) -> bool:
+        """Whether pages of the pool are written to nvme at all."""
 
-    def device_errors(self) -> dict[str, str]:
-        """By name, why a device is not in use."""
+    def stored(self, pool: PoolView, pages: Sequence[int], *, grew: bool = False) -> None:
+        """A put committed `pages` (its chain from the root, chain order): write what policy says is to be written.
 
-    def direct_io(self) -> dict[str, bool]:
-        """By name, whether a device takes direct I/O."""
+        `grew`: the put's first page hangs on one that was there before. Never waits.
+        """
+
+    async def settle(self, pool: PoolView, pages: Sequence[int], reach: Reach, deadline: float) -> Reach:
+        """Write `pages` (as in `stored`) whatever the policy, and say how far all of them got by `deadline`.
+
+        The numbers need to be good only when called.
+        """
+
+    def used(self, pool: PoolView, pages: Sequence[int]) -> None:
+        """A get hit these pages (chain order): admission by reuse writes them. Never waits."""
+
+    def writing(self, pool: PoolView) -> bool:
+        """Whether pages of the pool are on their way to nvme, so that room may come."""
+
+    def relieve(self, pool: PoolView, slot_bytes: int) -> None:
+        """Room runs short: write back what will be evicted next. Never waits; `progress` fires."""
+
+    async def load(self, pool: PoolView, pages: Sequence[int], deadline: float) -> None:
+        """Bring `pages` (missing ones of a hold that pins them; chain order) into DRAM, as far as room and time allow.
+
+        `progress` fires as they arrive, the first ones first. Returns once all that could be begun have arrived or
+        failed, or at `deadline`; what arrives later is kept.
+        """
+
+    async def deleted(self, pool: PoolView, layout: bytes, hashes: Sequence[bytes]) -> None:
+        """Make it durable that these blocks, as written so far, are gone. Raises DeviceError: they may come back."""
+
+    async def expired(self, pool: PoolView, before: int) -> None:
+        """As `deleted`, for all that was stored before this time (unix seconds)."""
+
+    async def purge(self, pool: PoolView) -> None:
+        """Make it durable that all the pool has is gone, and free its units once their I/O ends. Raises DeviceError."""
+
+    async def flush(self, pool: PoolView, deadline: float) -> bool:
+        """Whether all that is to be written of the pool lies flushed on nvme by `deadline`; dirty pages are written."""
+
+    def offered(self, pool: PoolView, layout: bytes, whole: int, in_dram: int) -> int:
+        """Of `whole` leading blocks, of which `in_dram` lead in DRAM, how many pay to restore."""
+
+    def report(self, pool: PoolView, report: Report) -> None:
+        """An engine's prefill speed, for `offered`."""
 
     def forget_chunk(self, pool_uid: str, chunk: int) -> None:
-        """Have the I/O movers unmap a chunk that is gone."""
+        """The chunk is gone: device movers unmap it."""
+
+    def used_bytes(self, pool_uid: str) -> int:
+        """Bytes of units that the pool has."""
+
+    def device_errors(self) -> dict[str, str]:
+        """By name, the last error of each device that is not wholly in use, and what to do."""
+
+    def device_states(self) -> dict[str, str]:
+        """By name: opening, ready, slow, full, read_only, failed, refused."""
+
+    def direct_io(self) -> dict[str, bool]:
+        """By name, whether it takes direct I/O."""
