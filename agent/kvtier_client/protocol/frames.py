@@ -41,30 +41,45 @@ class FrameDecoder(Generic[Message]):
     def __init__(self, union: Any) -> None:
         """`union` is the type (a union of tagged structs) of the messages that may arrive."""
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(union)
-        self._buffer = bytearray()
+        self._partial = bytearray()
+        self._awaited = LENGTH.size
+        """Bytes that the partial frame needs before it can be looked at again."""
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of a frame that is not complete yet; 0 between frames."""
-        return len(self._buffer)
+        return len(self._partial)
 
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield each message that `data` completes.
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
+        """Yield each message that `data` completes; exhaust it before `data` changes and before the next call.
 
         Raises FrameError on an oversized frame or one that does not decode; the decoder is then spent.
         """
-        self._buffer += data
-        while len(self._buffer) >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME_BYTES:
-                raise FrameError(f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
-            end = LENGTH.size + length
-            if len(self._buffer) < end:
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._awaited:
                 return
-            body = bytes(memoryview(self._buffer)[LENGTH.size : end])
-            del self._buffer[:end]
-            try:
-                message = self._decoder.decode(body)
-            except msgspec.DecodeError as error:
-                raise FrameError(f"malformed frame: {error}") from error
-            yield message
+            data, self._partial = self._partial, bytearray()
+        view = memoryview(data)
+        begin = 0
+        while (end := begin + self._frame_bytes(view[begin : begin + LENGTH.size])) <= len(view):
+            yield self._decode(view[begin + LENGTH.size : end])
+            begin = end
+        if begin < len(view):
+            self._partial += view[begin:]
+            self._awaited = end - begin
+
+    def _frame_bytes(self, head: memoryview) -> int:
+        """Of the frame that begins with `head`, or of a frame's head while that is not whole."""
+        if len(head) < LENGTH.size:
+            return LENGTH.size
+        (length,) = LENGTH.unpack(head)
+        if length > MAX_FRAME_BYTES:
+            raise FrameError(f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
+        return LENGTH.size + int(length)
+
+    def _decode(self, body: memoryview) -> Message:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise FrameError(f"malformed frame: {error}") from error

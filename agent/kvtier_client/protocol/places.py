@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import starmap
-from typing import Final
+from typing import Final, NamedTuple
 
 from .messages import MAX_BLOCKS, PageId, Tier
 
@@ -21,7 +21,23 @@ generation, payload bytes, and where the page was when the request came (an inde
 TIERS: Final = (Tier.DRAM, Tier.NVME)
 
 PlaceTuple = tuple[int, int, int, int, int, int]
-"""Chunk, payload offset, payload bytes, offset of the generation, generation, index into TIERS."""
+"""The fields of a PagePlace."""
+
+
+class PagePlace(NamedTuple):
+    """Where a held page lies in the arena."""
+
+    chunk: int
+    offset: int
+    """Of the payload in the chunk's file, in bytes."""
+    size: int
+    """Payload bytes."""
+    generation_offset: int
+    """Of the slot's 64-bit little-endian generation in the chunk's file."""
+    generation: int
+    """The copy is good if the slot still shows this number after it."""
+    tier: int
+    """Where the page was when the request came: an index into TIERS."""
 
 
 def pack_places(places: Iterable[PlaceTuple]) -> bytes:
@@ -33,13 +49,13 @@ def _pack_place(chunk: int, offset: int, size: int, generation_offset: int, gene
     return PLACE.pack(chunk, offset, generation_offset, generation, size, tier)
 
 
-def unpack_places(records: bytes) -> Iterator[PlaceTuple]:
+def unpack_places(records: bytes) -> Iterator[PagePlace]:
     """The places of a reply, one by one.
 
     Raises struct.error when `records` is not a whole number of them.
     """
     for chunk, offset, generation_offset, generation, size, tier in PLACE.iter_unpack(records):
-        yield chunk, offset, size, generation_offset, generation, tier
+        yield PagePlace(chunk, offset, size, generation_offset, generation, tier)
 
 
 def needs_page(page: PageId, block: int, blocks: int) -> bool:
