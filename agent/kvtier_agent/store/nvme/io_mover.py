@@ -1,0 +1,433 @@
+"""A device's mover: a process that does one device's I/O, several requests at once.
+
+Reads go straight into arena slots and are checked and committed there, writes come straight from them; threads overlap
+because system calls and digests release the GIL. It dies with its parent, and holds its lock file's lock while it
+lives, so that whoever gets the lock knows that none of its I/O is in flight: a device that hangs, hangs this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from kvtier_client.protocol.frames import FrameDecoder, encode_frame
+
+from ..arena_format import PAGE, round_up
+from ..checksums import payload_digest
+from ..chunkmap import ChunkMap, ChunkMaps
+from ..errors import FormatRefused, LockHeld
+from ..locks import FileLock
+from ..log import log
+from ..mover import die_with_parent
+from ..refs import Ref, decode_refs
+from . import jobs
+from .blocks import aligned, buffer, read_all, write_all
+from .device import DeviceRefused, OpenDevice, open_device, read_probe, write_probe
+from .scan import read_contents, seal, split_entries
+from .segments import (
+    ENTRY_BYTES,
+    SegmentId,
+    decode_segment_header,
+    encode_run_header,
+    encode_segment_header,
+    make_entries,
+    run_bytes,
+)
+
+THREADS: Final = 12
+"""More than the requests in flight that the index process allows, so that a probe is not behind those that hang."""
+_RECEIVE_BYTES: Final = 1 << 20
+_LOCK_WAIT_S: Final = 60.0
+_NICENESS: Final = 5
+_SCRATCH_BYTES: Final = 1 << 20
+_FALLOC_FL_KEEP_SIZE: Final = 1
+_FALLOC_FL_PUNCH_HOLE: Final = 2
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class DeviceMover:
+    """Carries out jobs on one device and one arena. Blocking, from several threads at once."""
+
+    def __init__(self, arena: Path, path: Path, bounce: memoryview, device_fd: int | None = None) -> None:
+        """`device_fd`: of a device that was opened for us, or None."""
+        self._path, self._device_fd, self._bounce = path, device_fd, bounce
+        self._chunks, self._chunks_lock = ChunkMaps(arena), threading.Lock()
+        self._opened: OpenDevice | None = None
+        self._scratch = threading.local()
+        self._work: dict[type, Callable[[Any], list[jobs.Result]]] = {
+            jobs.Open: self._open,
+            jobs.ReadArea: self._read_area,
+            jobs.WriteArea: self._write_area,
+            jobs.ListUnits: self._list_units,
+            jobs.StageUnit: self._stage_unit,
+            jobs.InitUnit: self._init_unit,
+            jobs.FreeUnits: self._free_units,
+            jobs.Read: self._read,
+            jobs.WriteRun: self._write_run,
+            jobs.Lift: self._lift,
+            jobs.Lay: self._lay,
+            jobs.Seal: self._seal,
+            jobs.Sync: self._sync,
+            jobs.Probe: self._probe,
+        }
+
+    def carry_out(self, job: jobs.Job) -> list[jobs.Result]:
+        """Do the job; what fails is a result, not an exception."""
+        try:
+            return self._work[type(job)](job)
+        except (FormatRefused, DeviceRefused) as error:
+            return [jobs.Failed(job.id, 0, str(error), refused=True)]
+        except ValueError as error:
+            return [jobs.Failed(job.id, errno.EINVAL, str(error))]
+        except OSError as error:
+            return [jobs.Failed(job.id, error.errno or errno.EIO, str(error))]
+
+    def forget(self, message: jobs.ForgetChunk) -> None:
+        """Unmap a chunk that is gone."""
+        with self._chunks_lock:
+            self._chunks.forget(message.chunk)
+
+    @property
+    def _device(self) -> OpenDevice:
+        if self._opened is None:
+            raise OSError(errno.ENODEV, "the device is not open")
+        return self._opened
+
+    def _open(self, job: jobs.Open) -> list[jobs.Result]:
+        opened = open_device(
+            self._path,
+            job.capacity_bytes,
+            initialize=job.initialize,
+            expect_uuid=job.expect_uuid or None,
+            wait_s=job.wait_s,
+            fd=None if self._device_fd is None else os.dup(self._device_fd),
+        )
+        self._opened = opened
+        cut = opened.superblock
+        return [
+            jobs.Opened(
+                job.id,
+                cut.uuid,
+                cut.unit_bytes,
+                cut.units,
+                cut.records_at,
+                cut.records_bytes,
+                cut.units_at,
+                opened.direct,
+                opened.raw,
+                opened.writable,
+            )
+        ]
+
+    def _read_area(self, job: jobs.ReadArea) -> list[jobs.Result]:
+        data = buffer(job.size)
+        read_all(self._device.fd, [data], job.at)
+        starts = range(0, job.size, jobs.PART_BYTES)
+        return [
+            jobs.AreaRead(job.id, bytes(data[at : at + jobs.PART_BYTES]), more=at + jobs.PART_BYTES < job.size)
+            for at in starts
+        ]
+
+    def _write_area(self, job: jobs.WriteArea) -> list[jobs.Result]:
+        write_all(self._device.fd, [aligned(job.data)], job.at)
+        os.fdatasync(self._device.fd)
+        return [jobs.Done(job.id)]
+
+    def _list_units(self, job: jobs.ListUnits) -> list[jobs.Result]:
+        device, found, damaged = self._device, [], 0
+        cut = device.superblock
+        page = buffer(PAGE)
+        for unit in range(cut.units):
+            read_all(device.fd, [page], cut.unit_at(unit))
+            segment = decode_segment_header(f"unit {unit} of {self._path}", page, unit, cut.unit_bytes)
+            if segment is not None:
+                found.append(jobs.UnitFound(unit, *segment))
+            else:
+                damaged += page[:8] != bytes(8)
+        step = 4096
+        return [
+            jobs.UnitsListed(job.id, found[at : at + step], damaged, more=at + step < len(found))
+            for at in range(0, max(len(found), 1), step)
+        ]
+
+    def _stage_unit(self, job: jobs.StageUnit) -> list[jobs.Result]:
+        held = read_contents(self._device, job.unit, SegmentId(job.pool, job.sequence, job.nonce))
+        parts = split_entries(held.entries, jobs.PART_BYTES, ENTRY_BYTES)
+        return [
+            jobs.Staged(
+                job.id,
+                held.layouts,
+                part,
+                held.sealed,
+                held.runs if number == 0 else [],
+                held.end,
+                held.lost,
+                more=number + 1 < len(parts),
+            )
+            for number, part in enumerate(parts)
+        ]
+
+    def _init_unit(self, job: jobs.InitUnit) -> list[jobs.Result]:
+        """The header goes out unflushed: the flush that a put waits for covers it."""
+        device = self._device
+        cut = device.superblock
+        at = cut.unit_at(job.unit)
+        if not device.raw:
+            os.posix_fallocate(device.fd, at, cut.unit_bytes)
+        head = encode_segment_header(SegmentId(job.pool, job.sequence, job.nonce), job.unit, cut.unit_bytes)
+        write_all(device.fd, [aligned(head)], at)
+        return [jobs.Done(job.id)]
+
+    def _free_units(self, job: jobs.FreeUnits) -> list[jobs.Result]:
+        device = self._device
+        cut = device.superblock
+        zeros = buffer(PAGE)
+        for unit in job.units:
+            write_all(device.fd, [zeros], cut.unit_at(unit))
+        os.fdatasync(device.fd)
+        if not device.raw:
+            for unit in job.units:
+                _punch(device.fd, cut.unit_at(unit), cut.unit_bytes)
+        return [jobs.Done(job.id)]
+
+    def _read(self, job: jobs.Read) -> list[jobs.Result]:
+        refs = decode_refs(job.refs)
+        maps = self._maps(job.pool, refs)
+        slots = []
+        for ref, chunk in zip(refs, maps, strict=True):
+            chunk.begin(ref.slot, ref.generation)
+            slots.append(chunk.payload(ref.slot, round_up(ref.size, PAGE)))
+        started = time.monotonic()
+        failed = self._scatter(self._device.superblock.unit_at(job.unit), job.offset, refs, slots)
+        took = time.monotonic() - started
+        bad = []
+        for index, (ref, chunk, slot) in enumerate(zip(refs, maps, slots, strict=True)):
+            if index in failed:
+                continue
+            if payload_digest(slot[: ref.size]) == ref.digest:
+                chunk.commit(ref)
+            else:
+                bad.append(index)
+        return [jobs.Moved(job.id, bad, sorted(failed), took)]
+
+    def _scatter(self, start: int, offset: int, refs: Sequence[Ref], slots: Sequence[memoryview]) -> set[int]:
+        """One request for all; where the device refuses that, one for each page. Indices of what was not read.
+
+        Raises OSError when it reads none.
+        """
+        pieces: list[memoryview] = []
+        at = offset
+        for ref, slot in zip(refs, slots, strict=True):
+            if ref.offset > at:
+                pieces += self._skip(ref.offset - at)
+            pieces.append(slot)
+            at = ref.offset + len(slot)
+        try:
+            read_all(self._device.fd, pieces, start + offset)
+        except OSError:
+            if len(refs) == 1:
+                raise
+            return self._one_by_one(start, refs, slots)
+        return set()
+
+    def _one_by_one(self, start: int, refs: Sequence[Ref], slots: Sequence[memoryview]) -> set[int]:
+        failed: set[int] = set()
+        for index, (ref, slot) in enumerate(zip(refs, slots, strict=True)):
+            try:
+                read_all(self._device.fd, [slot], start + ref.offset)
+            except OSError:
+                failed.add(index)
+                if len(failed) == index + 1 and index + 1 >= min(len(refs), 4):
+                    raise
+        return failed
+
+    def _skip(self, size: int) -> list[memoryview]:
+        """Pieces that take what nobody wants; all threads' reads may fall on each other there."""
+        scratch = getattr(self._scratch, "memory", None)
+        if scratch is None:
+            scratch = self._scratch.memory = buffer(_SCRATCH_BYTES)
+        whole, rest = divmod(size, _SCRATCH_BYTES)
+        return [scratch] * whole + ([scratch[:rest]] if rest else [])
+
+    def _write_run(self, job: jobs.WriteRun) -> list[jobs.Result]:
+        refs = decode_refs(job.refs)
+        slots = [
+            chunk.payload(ref.slot, round_up(ref.size, PAGE))
+            for ref, chunk in zip(refs, self._maps(job.pool, refs), strict=True)
+        ]
+        return self._lay_down(job, refs, slots)
+
+    def _lay(self, job: jobs.Lay) -> list[jobs.Result]:
+        refs = decode_refs(job.refs)
+        sizes = [round_up(ref.size, PAGE) for ref in refs]
+        at, pieces = job.bounce, []
+        for size in sizes:
+            pieces.append(self._bounce[at : at + size])
+            at += size
+        return self._lay_down(job, refs, pieces)
+
+    def _lay_down(
+        self, job: jobs.WriteRun | jobs.Lay, refs: Sequence[Ref], pieces: Sequence[memoryview]
+    ) -> list[jobs.Result]:
+        """Nothing is written where a payload is not what the index knows."""
+        bad = [
+            index
+            for index, (ref, piece) in enumerate(zip(refs, pieces, strict=True))
+            if payload_digest(piece[: ref.size]) != ref.digest
+        ]
+        if bad:
+            return [jobs.Moved(job.id, bad, [], 0.0)]
+        segment = SegmentId(job.pool, job.sequence, job.nonce)
+        entries = make_entries(segment, refs, job.offset, job.serial)
+        total = run_bytes([ref.size for ref in refs])
+        head = encode_run_header(segment, refs[0].layout, entries, job.offset, total, job.serial)
+        started = time.monotonic()
+        at = self._device.superblock.unit_at(job.unit) + job.offset
+        write_all(self._device.fd, [aligned(head), *pieces], at)
+        return [jobs.Moved(job.id, [], [], time.monotonic() - started)]
+
+    def _lift(self, job: jobs.Lift) -> list[jobs.Result]:
+        """Pages that lie one behind the other, or nearly, come in one request."""
+        refs = decode_refs(job.refs)
+        pieces, at = [], job.bounce
+        for ref in refs:
+            size = round_up(ref.size, PAGE)
+            pieces.append(self._bounce[at : at + size])
+            at += size
+        started = time.monotonic()
+        for group in _neighbours(job.places, [len(piece) for piece in pieces]):
+            wanted: list[memoryview] = []
+            end = first = job.places[group[0]]
+            for index in group:
+                wanted += self._skip(job.places[index] - end)
+                wanted.append(pieces[index])
+                end = job.places[index] + len(pieces[index])
+            read_all(self._device.fd, wanted, first)
+        took = time.monotonic() - started
+        bad = [
+            index
+            for index, (ref, piece) in enumerate(zip(refs, pieces, strict=True))
+            if payload_digest(piece[: ref.size]) != ref.digest
+        ]
+        return [jobs.Moved(job.id, bad, [], took)]
+
+    def _seal(self, job: jobs.Seal) -> list[jobs.Result]:
+        damaged = seal(self._device, job.unit, SegmentId(job.pool, job.sequence, job.nonce), job.runs)
+        if damaged:
+            log("segment.damaged", path=self._path, unit=job.unit, runs=damaged)
+        return [jobs.Done(job.id)]
+
+    def _sync(self, job: jobs.Sync) -> list[jobs.Result]:
+        started = time.monotonic()
+        os.fdatasync(self._device.fd)
+        return [jobs.Done(job.id, time.monotonic() - started)]
+
+    def _probe(self, job: jobs.Probe) -> list[jobs.Result]:
+        started = time.monotonic()
+        if not read_probe(self._device):
+            return [jobs.Failed(job.id, errno.ENODEV, "the device shows no superblock of its own any more")]
+        if job.write:
+            write_probe(self._device)
+        return [jobs.Done(job.id, time.monotonic() - started)]
+
+    def _maps(self, pool: str, refs: Sequence[Ref]) -> list[ChunkMap]:
+        with self._chunks_lock:
+            return [self._chunks.get(pool, ref.chunk) for ref in refs]
+
+
+def _neighbours(places: Sequence[int], sizes: Sequence[int], max_gap: int = 64 << 10) -> list[list[int]]:
+    """Indices grouped into requests: rising, near each other, not too many pieces, not too large."""
+    groups: list[list[int]] = [[0]] if places else []
+    total = sizes[0] if sizes else 0
+    for before, index in pairwise(range(len(places))):
+        gap = places[index] - places[before] - sizes[before]
+        if 0 <= gap <= max_gap and len(groups[-1]) < 500 and total + sizes[index] <= 4 << 20:
+            groups[-1].append(index)
+            total += gap + sizes[index]
+        else:
+            groups.append([index])
+            total = sizes[index]
+    return groups
+
+
+def _punch(fd: int, at: int, size: int) -> None:
+    """Give the file system its blocks back, where it takes them."""
+    mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+    if _libc.fallocate(fd, mode, ctypes.c_long(at), ctypes.c_long(size)):
+        number = ctypes.get_errno()
+        if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise OSError(number, os.strerror(number))
+
+
+def serve(channel: socket.socket, mover: DeviceMover) -> None:
+    """Carry out jobs as they come, several at once, until the other end closes."""
+    decoder: FrameDecoder[jobs.ToMover] = FrameDecoder(jobs.ToMover)
+    sending = threading.Lock()
+
+    def work(job: jobs.Job) -> None:
+        results = mover.carry_out(job)
+        with sending, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for result in results:
+                channel.sendall(encode_frame(result))
+
+    channel.sendall(encode_frame(jobs.Ready()))
+    with ThreadPoolExecutor(THREADS) as threads:
+        while data := channel.recv(_RECEIVE_BYTES):
+            for message in decoder.feed(data):
+                if isinstance(message, jobs.ForgetChunk):
+                    mover.forget(message)
+                else:
+                    threads.submit(work, message)
+        os._exit(0)  # the store is gone: nobody waits for what is under way
+
+
+def main() -> int:
+    """Entry point of a device mover process."""
+    parser = argparse.ArgumentParser(description="A device mover of kvtier-store. Started by it, not by hand.")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--bounce-fd", type=int, required=True)
+    parser.add_argument("--device-fd", type=int)
+    parser.add_argument("--arena", type=Path, required=True)
+    parser.add_argument("--lock", type=Path, required=True)
+    parser.add_argument("--path", type=Path, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    arguments = parser.parse_args()
+    die_with_parent(arguments.parent)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the store ends its movers itself, once their writes are done
+    os.nice(_NICENESS)
+    channel = socket.socket(fileno=arguments.fd)
+    lock = FileLock(arguments.lock)
+    try:
+        lock.acquire(_LOCK_WAIT_S)
+        mover = DeviceMover(arguments.arena, arguments.path, map_bounce(arguments.bounce_fd), arguments.device_fd)
+        serve(channel, mover)
+    except LockHeld as error:
+        log("mover.lock_held", path=arguments.path, error=error)
+        return 1
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    return 0
+
+
+def map_bounce(fd: int) -> memoryview:
+    """The bounce buffer behind this descriptor."""
+    return memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
