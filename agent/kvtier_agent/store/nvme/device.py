@@ -38,8 +38,11 @@ _CHECK_AT: Final = PAGE - _CHECK.size
 _LOCK_POLL_S: Final = 0.05
 
 
-class DeviceRefused(StoreError):
+class DeviceRefused(FormatRefused):
     """The device is not used, and nothing on it was changed; the message says why and what to do."""
+
+    def __init__(self, message: str) -> None:
+        StoreError.__init__(self, message)
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ def _open_locked(where: Path, *, raw: bool, create: bool, wait_s: float) -> tupl
 
 def _open_once(where: Path, *, raw: bool, create: bool) -> tuple[int, bool]:
     flags = os.O_CLOEXEC | (os.O_EXCL | os.O_DIRECT if raw else os.O_CREAT if create else 0)
-    if raw and not stat.S_ISBLK(os.stat(where).st_mode):
+    if raw and not stat.S_ISBLK(where.stat().st_mode):
         raise DeviceRefused(f"{where} is neither a folder nor a block device")
     writable = True
     try:

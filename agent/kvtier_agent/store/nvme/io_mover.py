@@ -8,35 +8,28 @@ lives, so that whoever gets the lock knows that none of its I/O is in flight: a 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import errno
 import mmap
 import os
-import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from kvtier_client.protocol.frames import FrameDecoder, encode_frame
-
 from ..arena_format import PAGE, round_up
 from ..checksums import payload_digest
-from ..chunkmap import ChunkMap, ChunkMaps
-from ..errors import FormatRefused, LockHeld
-from ..locks import FileLock
+from ..chunkmap import ChunkMaps
+from ..jobs import Failed
 from ..log import log
-from ..mover import die_with_parent
+from ..moverproc import Reply, run_mover
 from ..refs import Ref, decode_refs
 from . import jobs
 from .blocks import aligned, buffer, read_all, write_all
-from .device import DeviceRefused, OpenDevice, open_device, read_probe, write_probe
+from .device import OpenDevice, open_device, read_probe, write_probe
 from .scan import read_contents, seal, split_entries
 from .segments import (
     ENTRY_BYTES,
@@ -50,9 +43,8 @@ from .segments import (
 
 THREADS: Final = 12
 """More than the requests in flight that the index process allows, so that a probe is not behind those that hang."""
-_RECEIVE_BYTES: Final = 1 << 20
-_LOCK_WAIT_S: Final = 60.0
-_NICENESS: Final = 5
+_OPEN_WAIT_S: Final = 60.0
+"""Jobs that come while the device is being opened wait this long."""
 _SCRATCH_BYTES: Final = 1 << 20
 _FALLOC_FL_KEEP_SIZE: Final = 1
 _FALLOC_FL_PUNCH_HOLE: Final = 2
@@ -62,11 +54,16 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 class DeviceMover:
     """Carries out jobs on one device and one arena. Blocking, from several threads at once."""
 
-    def __init__(self, arena: Path, path: Path, bounce: memoryview, device_fd: int | None = None) -> None:
-        """`device_fd`: of a device that was opened for us, or None."""
-        self._path, self._device_fd, self._bounce = path, device_fd, bounce
-        self._chunks, self._chunks_lock = ChunkMaps(arena), threading.Lock()
+    takes_fd: tuple[type, ...] = (jobs.TakeBounce, jobs.TakeDevice)
+
+    def __init__(self, arena: Path, path: Path) -> None:
+        self._path = path
+        self._device_fd: int | None = None
+        self._bounce = memoryview(b"")
+        self._chunks = ChunkMaps(arena)
         self._opened: OpenDevice | None = None
+        self._settled = threading.Event()
+        """Set once the device was opened, or could not be."""
         self._scratch = threading.local()
         self._work: dict[type, Callable[[Any], list[jobs.Result]]] = {
             jobs.Open: self._open,
@@ -85,38 +82,49 @@ class DeviceMover:
             jobs.Probe: self._probe,
         }
 
-    def carry_out(self, job: jobs.Job) -> list[jobs.Result]:
-        """Do the job; what fails is a result, not an exception."""
-        try:
-            return self._work[type(job)](job)
-        except (FormatRefused, DeviceRefused) as error:
-            return [jobs.Failed(job.id, 0, str(error), refused=True)]
-        except ValueError as error:
-            return [jobs.Failed(job.id, errno.EINVAL, str(error))]
-        except OSError as error:
-            return [jobs.Failed(job.id, error.errno or errno.EIO, str(error))]
+    def carry_out(self, job: Any, fd: int | None, reply: Reply) -> None:
+        """Do the job. Raises FormatRefused (DeviceRefused), OSError."""
+        if isinstance(job, jobs.TakeBounce):
+            assert fd is not None
+            self._bounce = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
+            reply(jobs.Done(job.id))
+        elif isinstance(job, jobs.TakeDevice):
+            assert fd is not None
+            self._device_fd = os.dup(fd)
+            reply(jobs.Done(job.id))
+        else:
+            try:
+                results = self._work[type(job)](job)
+            except ValueError as error:
+                results = [Failed(job.id, errno.EINVAL, str(error))]
+            for result in results:
+                reply(result)
 
-    def forget(self, message: jobs.ForgetChunk) -> None:
+    def forget(self, pool_uid: str, chunk: int) -> None:
         """Unmap a chunk that is gone."""
-        with self._chunks_lock:
-            self._chunks.forget(message.chunk)
+        self._chunks.forget(chunk)
 
     @property
     def _device(self) -> OpenDevice:
+        if self._opened is None:
+            self._settled.wait(_OPEN_WAIT_S)
         if self._opened is None:
             raise OSError(errno.ENODEV, "the device is not open")
         return self._opened
 
     def _open(self, job: jobs.Open) -> list[jobs.Result]:
-        opened = open_device(
-            self._path,
-            job.capacity_bytes,
-            initialize=job.initialize,
-            expect_uuid=job.expect_uuid or None,
-            wait_s=job.wait_s,
-            fd=None if self._device_fd is None else os.dup(self._device_fd),
-        )
-        self._opened = opened
+        try:
+            opened = open_device(
+                self._path,
+                job.capacity_bytes,
+                initialize=job.initialize,
+                expect_uuid=job.expect_uuid or None,
+                wait_s=job.wait_s,
+                fd=None if self._device_fd is None else os.dup(self._device_fd),
+            )
+            self._opened = opened
+        finally:
+            self._settled.set()
         cut = opened.superblock
         return [
             jobs.Opened(
@@ -206,7 +214,7 @@ class DeviceMover:
 
     def _read(self, job: jobs.Read) -> list[jobs.Result]:
         refs = decode_refs(job.refs)
-        maps = self._maps(job.pool, refs)
+        maps = [self._chunks.get(job.pool, ref.chunk) for ref in refs]
         slots = []
         for ref, chunk in zip(refs, maps, strict=True):
             chunk.begin(ref.slot, ref.generation)
@@ -219,7 +227,7 @@ class DeviceMover:
             if index in failed:
                 continue
             if payload_digest(slot[: ref.size]) == ref.digest:
-                chunk.commit(ref)
+                chunk.commit(ref, job.begun)
             else:
                 bad.append(index)
         return [jobs.Moved(job.id, bad, sorted(failed), took)]
@@ -265,10 +273,7 @@ class DeviceMover:
 
     def _write_run(self, job: jobs.WriteRun) -> list[jobs.Result]:
         refs = decode_refs(job.refs)
-        slots = [
-            chunk.payload(ref.slot, round_up(ref.size, PAGE))
-            for ref, chunk in zip(refs, self._maps(job.pool, refs), strict=True)
-        ]
+        slots = [self._chunks.get(job.pool, ref.chunk).payload(ref.slot, round_up(ref.size, PAGE)) for ref in refs]
         return self._lay_down(job, refs, slots)
 
     def _lay(self, job: jobs.Lay) -> list[jobs.Result]:
@@ -339,14 +344,10 @@ class DeviceMover:
     def _probe(self, job: jobs.Probe) -> list[jobs.Result]:
         started = time.monotonic()
         if not read_probe(self._device):
-            return [jobs.Failed(job.id, errno.ENODEV, "the device shows no superblock of its own any more")]
+            return [Failed(job.id, errno.ENODEV, "the device shows no superblock of its own any more")]
         if job.write:
             write_probe(self._device)
         return [jobs.Done(job.id, time.monotonic() - started)]
-
-    def _maps(self, pool: str, refs: Sequence[Ref]) -> list[ChunkMap]:
-        with self._chunks_lock:
-            return [self._chunks.get(pool, ref.chunk) for ref in refs]
 
 
 def _neighbours(places: Sequence[int], sizes: Sequence[int], max_gap: int = 64 << 10) -> list[list[int]]:
@@ -373,60 +374,18 @@ def _punch(fd: int, at: int, size: int) -> None:
             raise OSError(number, os.strerror(number))
 
 
-def serve(channel: socket.socket, mover: DeviceMover) -> None:
-    """Carry out jobs as they come, several at once, until the other end closes."""
-    decoder: FrameDecoder[jobs.ToMover] = FrameDecoder(jobs.ToMover)
-    sending = threading.Lock()
-
-    def work(job: jobs.Job) -> None:
-        results = mover.carry_out(job)
-        with sending, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            for result in results:
-                channel.sendall(encode_frame(result))
-
-    channel.sendall(encode_frame(jobs.Ready()))
-    with ThreadPoolExecutor(THREADS) as threads:
-        while data := channel.recv(_RECEIVE_BYTES):
-            for message in decoder.feed(data):
-                if isinstance(message, jobs.ForgetChunk):
-                    mover.forget(message)
-                else:
-                    threads.submit(work, message)
-        os._exit(0)  # the store is gone: nobody waits for what is under way
-
-
 def main() -> int:
     """Entry point of a device mover process."""
-    parser = argparse.ArgumentParser(description="A device mover of kvtier-store. Started by it, not by hand.")
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--bounce-fd", type=int, required=True)
-    parser.add_argument("--device-fd", type=int)
-    parser.add_argument("--arena", type=Path, required=True)
-    parser.add_argument("--lock", type=Path, required=True)
-    parser.add_argument("--path", type=Path, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    arguments = parser.parse_args()
-    die_with_parent(arguments.parent)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the store ends its movers itself, once their writes are done
-    os.nice(_NICENESS)
-    channel = socket.socket(fileno=arguments.fd)
-    lock = FileLock(arguments.lock)
-    try:
-        lock.acquire(_LOCK_WAIT_S)
-        mover = DeviceMover(arguments.arena, arguments.path, map_bounce(arguments.bounce_fd), arguments.device_fd)
-        serve(channel, mover)
-    except LockHeld as error:
-        log("mover.lock_held", path=arguments.path, error=error)
-        return 1
-    except (BrokenPipeError, ConnectionResetError):
-        pass
-    return 0
 
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--path", type=Path, required=True)
 
-def map_bounce(fd: int) -> memoryview:
-    """The bounce buffer behind this descriptor."""
-    return memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
+    return run_mover(
+        jobs.ToMover,
+        lambda arguments: DeviceMover(arguments.arena, arguments.path),
+        threads=THREADS,
+        add_arguments=add_arguments,
+    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,22 @@ from typing import Final
 
 import msgspec
 
+from ..jobs import Failed, ForgetChunk, Ready
+
 PART_BYTES: Final = 2 << 20
 """Of entries in one frame, and of bytes read from the record area."""
+
+
+class TakeBounce(msgspec.Struct, frozen=True, tag="take_bounce"):
+    """Map the bounce buffer, whose descriptor lies beside."""
+
+    id: int
+
+
+class TakeDevice(msgspec.Struct, frozen=True, tag="take_device"):
+    """Use the open device whose descriptor lies beside, rather than open the path."""
+
+    id: int
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
@@ -83,6 +97,8 @@ class Read(msgspec.Struct, frozen=True, tag="read"):
     offset: int
     """In the unit, of the first payload."""
     refs: bytes
+    begun: int
+    """CLOCK_MONOTONIC in nanoseconds, when the slots were taken."""
 
 
 class WriteRun(msgspec.Struct, frozen=True, tag="write_run"):
@@ -146,17 +162,6 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     write: bool
 
 
-class ForgetChunk(msgspec.Struct, frozen=True, tag="forget_chunk"):
-    """Unmap a chunk that is gone. Not answered."""
-
-    pool: str
-    chunk: int
-
-
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The mover has its lock, and so no predecessor's I/O is in flight."""
-
-
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
     """The device is in use."""
 
@@ -179,17 +184,6 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     id: int
     took_s: float = 0.0
     """On the device, for the estimate of its speed."""
-    more: bool = False
-
-
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The job failed."""
-
-    id: int
-    errno: int
-    message: str
-    refused: bool = False
-    """The device is not to be used; nothing on it was changed."""
     more: bool = False
 
 
@@ -249,7 +243,9 @@ class Staged(msgspec.Struct, frozen=True, tag="staged"):
 
 
 Job = (
-    Open
+    TakeBounce
+    | TakeDevice
+    | Open
     | ReadArea
     | WriteArea
     | ListUnits

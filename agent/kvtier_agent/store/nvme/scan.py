@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-
 from ..arena_format import PAGE, round_up
 from ..checksums import page_checksum, payload_digest
 from .blocks import aligned, buffer, read_all, write_all
@@ -133,5 +132,3 @@ def split_entries(entries: bytes, part_bytes: int, entry_bytes: int) -> list[byt
     """The entries in parts of at most `part_bytes`; one empty part where there are none."""
     step = part_bytes // entry_bytes * entry_bytes
     return [entries[at : at + step] for at in range(0, len(entries), step)] or [b""]
-
-

@@ -41,13 +41,25 @@ ENTRY_BYTES: Final = _ENTRY.size
 LAYOUT_BYTES: Final = 32
 
 ENTRY_TYPE: Final = np.dtype(
-    {
-        "names": ["hash", "parent", "digest", "checksum", "serial", "offset", "size", "stored_at", "group", "trailing",
-                  "depth", "layout", "shard", "hash_bytes", "parent_bytes"],
-        "formats": ["V64", "V64", "V16", "V16", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4", "<u4", "<u2", "<u2", "u1", "u1"],
-        "itemsize": ENTRY_BYTES,
-    }
-)  # fmt: skip
+    [
+        ("hash", "V64"),
+        ("parent", "V64"),
+        ("digest", "V16"),
+        ("checksum", "V16"),
+        ("serial", "<u8"),
+        ("offset", "<u4"),
+        ("size", "<u4"),
+        ("stored_at", "<u4"),
+        ("group", "<u4"),
+        ("trailing", "<u4"),
+        ("depth", "<u4"),
+        ("layout", "<u2"),
+        ("shard", "<u2"),
+        ("hash_bytes", "u1"),
+        ("parent_bytes", "u1"),
+        ("", "V2"),
+    ]
+)
 """A packed entry. `offset` is in pages of 4,096; `layout` is a number in the summary's table of layouts."""
 
 Entries = npt.NDArray[Any]
