@@ -1,4 +1,4 @@
-"""Arena chunk format 0: how a chunk file is cut. The format's page: docs/formats.md.
+"""Arena chunk format 1: how a chunk file is cut. The format's page: docs/formats.md.
 
 Pure: geometry and encodings. Mapping and ordered stores are in `chunkmap`, for movers only.
 """
@@ -10,10 +10,10 @@ import struct
 from typing import Final, NamedTuple
 
 from .checksums import ALGORITHM_XXH3, header_checksum
-from .errors import FormatRefused
+from .errors import ChunkDamaged, FormatRefused
 
 PAGE: Final = 4096
-CHUNK_FORMAT: Final = 0
+CHUNK_FORMAT: Final = 1
 CHUNK_MAGIC: Final = b"KVTCHUNK"
 CHUNK_HEADER_BYTES: Final = PAGE
 SLOT_HEADER_BYTES: Final = 256
@@ -25,9 +25,15 @@ MAX_PAGE_BYTES: Final = 256 << 20
 _CHUNK: Final = struct.Struct("<8sIIQQQQQQB128s")
 _CHUNK_CHECK: Final = struct.Struct("<Q")
 _CHUNK_CHECK_AT: Final = CHUNK_HEADER_BYTES - _CHUNK_CHECK.size
-_SLOT: Final = struct.Struct("<QQ16s32s64s64sIHBB")
+_SLOT: Final = struct.Struct("<IIQ16s16s32s64s64sIIIHBB")
 SLOT_FIELDS_AT: Final = 16
 """Slot headers begin with the commit word and the generation, 8 bytes each; fields follow."""
+SLOT_FIELDS_END: Final = SLOT_FIELDS_AT + _SLOT.size
+"""Up to here the commit word covers the header."""
+LAST_USE_AT: Final = SLOT_FIELDS_END
+"""The last use, unix seconds in 32 bits: written beside a committed page, and so not covered."""
+_LAST_USE: Final = struct.Struct("<I")
+_GENERATION: Final = struct.Struct("<Q")
 _CHUNK_NAME: Final = re.compile(r"([0-9a-f]{16})\.chunk")
 _POOL_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,127}")
 
@@ -57,13 +63,19 @@ class SlotFields(NamedTuple):
     """What a committed slot says about its page."""
 
     size: int
-    last_use_ms: int
+    stored_at: int
+    """Unix seconds."""
+    begun: int
+    """When the slot was taken for this page: CLOCK_MONOTONIC in nanoseconds, which restarts with the node, as the arena does."""
     checksum: bytes
+    digest: bytes
     layout: bytes
     hash: bytes
     parent: bytes
     """b"" where the block starts its chain."""
     group: int
+    trailing: int
+    depth: int
     shard: int
 
 
@@ -121,53 +133,52 @@ def encode_chunk_header(chunk_id: int, pool_uid: str, cut: Geometry) -> bytes:
 def decode_chunk_header(path: str, data: bytes, chunk_id: int, pool_uid: str, file_bytes: int) -> Geometry:
     """The chunk's geometry.
 
-    Raises FormatRefused when it is not a chunk of this format, id, pool and file size.
+    Raises FormatRefused when an intact header names another format, ChunkDamaged when it is not this chunk's.
     """
     magic, format_, algorithm, id_, slot_bytes, slots, _, payload_at, size, uid_bytes, uid = _CHUNK.unpack_from(data)
-    if magic != CHUNK_MAGIC:
-        raise FormatRefused(path, "an arena chunk", f"magic {magic!r}")
+    (check,) = _CHUNK_CHECK.unpack_from(data, _CHUNK_CHECK_AT)
+    if magic != CHUNK_MAGIC or check != header_checksum(data[:_CHUNK_CHECK_AT]):
+        raise ChunkDamaged(path, "its header does not match its checksum")
     if (format_, algorithm) != (CHUNK_FORMAT, ALGORITHM_XXH3):
         raise FormatRefused(path, f"chunk format {CHUNK_FORMAT}", f"format {format_}, checksum {algorithm}")
-    cut = Geometry(slot_bytes, slots, payload_at, size)
-    (check,) = _CHUNK_CHECK.unpack_from(data, _CHUNK_CHECK_AT)
-    if check != header_checksum(data[:_CHUNK_CHECK_AT]):
-        raise FormatRefused(path, "an intact chunk header", "a wrong header checksum")
-    if (id_, uid[:uid_bytes].decode(), size) != (chunk_id, pool_uid, file_bytes):
-        raise FormatRefused(path, f"chunk {chunk_id:x} of pool {pool_uid}, {file_bytes} bytes", f"chunk {id_:x}")
-    return cut
+    if (id_, uid[:uid_bytes], size) != (chunk_id, pool_uid.encode(), file_bytes):
+        raise ChunkDamaged(path, f"it is chunk {id_:x} of {size} bytes, of another name or size")
+    return Geometry(slot_bytes, slots, payload_at, size)
 
 
 def encode_slot_fields(fields: SlotFields) -> bytes:
-    """The slot header from SLOT_FIELDS_AT to its end."""
+    """The slot header from SLOT_FIELDS_AT to SLOT_FIELDS_END."""
     return _SLOT.pack(
         fields.size,
-        fields.last_use_ms,
+        fields.stored_at,
+        fields.begun,
         fields.checksum,
+        fields.digest,
         fields.layout,
         fields.hash,
         fields.parent,
         fields.group,
+        fields.trailing,
+        fields.depth,
         fields.shard,
         len(fields.hash),
         len(fields.parent),
-    ).ljust(SLOT_HEADER_BYTES - SLOT_FIELDS_AT, b"\0")
+    )
 
 
 def commit_word(generation: int, fields: bytes) -> int:
     """What stands in the commit word of a slot whose page is complete."""
-    return header_checksum(struct.pack("<Q", generation) + fields)
+    return header_checksum(_GENERATION.pack(generation) + fields)
 
 
-def decode_slot(data: bytes, slot_bytes: int) -> tuple[int, SlotFields | None]:
-    """The generation of a slot header, and its fields if the slot is committed."""
+def decode_slot(data: bytes, slot_bytes: int) -> tuple[int, SlotFields | None, int]:
+    """The generation of a slot header, its fields if the slot is committed, and its last use (unix seconds)."""
     commit, generation = struct.unpack_from("<QQ", data)
-    if commit == 0 or commit != commit_word(generation, data[SLOT_FIELDS_AT:SLOT_HEADER_BYTES]):
-        return generation, None
-    size, last_use, checksum, layout, hash_, parent, group, shard, hash_bytes, parent_bytes = _SLOT.unpack_from(
-        data, SLOT_FIELDS_AT
-    )
-    if not 0 < size <= slot_bytes:
-        return generation, None
-    return generation, SlotFields(
-        size, last_use, checksum, layout, hash_[:hash_bytes], parent[:parent_bytes], group, shard
-    )
+    if commit == 0 or commit != header_checksum(data[8:SLOT_FIELDS_END]):
+        return generation, None, 0
+    *fields, hash_bytes, parent_bytes = _SLOT.unpack_from(data, SLOT_FIELDS_AT)
+    found = SlotFields(*fields)
+    if not 0 < found.size <= slot_bytes:
+        return generation, None, 0
+    (last_use,) = _LAST_USE.unpack_from(data, LAST_USE_AT)
+    return generation, found._replace(hash=found.hash[:hash_bytes], parent=found.parent[:parent_bytes]), last_use

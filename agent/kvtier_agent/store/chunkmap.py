@@ -7,19 +7,21 @@ processes and also when the writer is killed between two of them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
 from .arena_format import (
     CHUNK_HEADER_BYTES,
+    LAST_USE_AT,
     PAGE,
     SLOT_FIELDS_AT,
+    SLOT_FIELDS_END,
     SLOT_HEADER_BYTES,
     Geometry,
     SlotFields,
@@ -32,7 +34,8 @@ from .arena_format import (
     round_up,
 )
 from .checksums import page_checksum
-from .jobs import PageRef
+from .hugepages import file_alignment
+from .refs import Ref
 
 if sys.byteorder != "little":
     raise ImportError("the arena format needs a little-endian processor")
@@ -43,16 +46,17 @@ GONE_SUFFIX: Final = ".gone"
 """Of a chunk file that is being freed."""
 _FALLOC_FL_KEEP_SIZE: Final = 1
 _FALLOC_FL_PUNCH_HOLE: Final = 2
+_MADV_POPULATE_WRITE: Final = 23
 _FENCE: Final = threading.Lock()
 """Taking a lock is a locked instruction, and so a full memory fence."""
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class ChunkMap:
-    """One chunk, mapped read-write. For one thread."""
+    """One chunk, mapped read-write. Distinct slots may be used by distinct threads."""
 
     def __init__(self, path: Path, chunk_id: int, pool_uid: str) -> None:
-        """Raises FormatRefused, OSError."""
+        """Raises FormatRefused, ChunkDamaged, OSError."""
         with path.open("rb+", buffering=0) as file:
             file_bytes = os.fstat(file.fileno()).st_size
             self._map = mmap.mmap(file.fileno(), file_bytes)
@@ -62,6 +66,11 @@ class ChunkMap:
         self.cut = decode_chunk_header(
             str(path), bytes(self._bytes[:CHUNK_HEADER_BYTES]), chunk_id, pool_uid, file_bytes
         )
+
+    def populate(self) -> None:
+        """Map all of it at once: cheaper than a fault for each page when it is first written."""
+        with contextlib.suppress(OSError):  # Linux before 5.14
+            self._map.madvise(_MADV_POPULATE_WRITE)
 
     def begin(self, slot: int, generation: int) -> None:
         """Take the slot from whoever still reads it. Before the first byte of a new payload."""
@@ -76,67 +85,103 @@ class ChunkMap:
         start = self.cut.payload_offset(slot)
         return self._bytes[start : start + size]
 
-    def commit(self, layout: bytes, page: PageRef, checksum: bytes) -> None:
-        """Make the slot whole. After the last byte of its payload."""
+    def commit(self, ref: Ref, begun: int) -> None:
+        """Make the slot whole, as a page of `ref.digest`. After the last byte of its payload.
+
+        `begun`: CLOCK_MONOTONIC in nanoseconds, read in the index process when the slot was taken: a block deleted later
+        does not come back from it.
+        """
         fields = encode_slot_fields(
             SlotFields(
-                page.size,
-                time.time_ns() // 1_000_000,
-                checksum,
-                layout,
-                page.hash,
-                page.parent,
-                page.group,
-                page.shard,
+                ref.size,
+                ref.stored_at,
+                begun,
+                self._checksum(ref.layout, ref.hash, ref.group, ref.shard, ref.generation, ref.digest),
+                ref.digest,
+                ref.layout,
+                ref.hash,
+                ref.parent,
+                ref.group,
+                ref.trailing,
+                ref.depth,
+                ref.shard,
             )
         )
-        start = self.cut.header_offset(page.slot)
-        self._bytes[start + SLOT_FIELDS_AT : start + SLOT_HEADER_BYTES] = fields
-        self._words[start // 8] = commit_word(page.generation, fields)
+        start = self.cut.header_offset(ref.slot)
+        self._bytes[start + SLOT_FIELDS_AT : start + SLOT_FIELDS_END] = fields
+        self._bytes[start + LAST_USE_AT : start + LAST_USE_AT + 4] = ref.stored_at.to_bytes(4, "little")
+        self._words[start // 8] = commit_word(ref.generation, fields)
 
-    def is_intact(self, layout: bytes, page: PageRef) -> bool:
-        """Whether the slot is committed with this page and its payload still matches its checksum."""
-        generation, fields = self.scan(page.slot)
-        if fields is None or generation != page.generation:
-            return False
-        if (fields.layout, fields.hash, fields.size) != (layout, page.hash, page.size):
-            return False
-        return fields.checksum == self.checksum(layout, page, page.generation)
+    def is_intact(self, ref: Ref) -> bool:
+        """Whether the slot's header is committed and says what `ref` does. The payload is not looked at."""
+        generation, fields, _ = self.scan(ref.slot)
+        return (
+            fields is not None
+            and generation == ref.generation
+            and (fields.layout, fields.hash, fields.size, fields.digest) == (ref.layout, ref.hash, ref.size, ref.digest)
+            and self._matches(generation, fields)
+        )
 
-    def checksum(self, layout: bytes, page: PageRef, generation: int) -> bytes:
-        """Of the payload as it stands in the slot, under `generation`."""
-        payload = self.payload(page.slot, page.size)
-        return page_checksum(self.pool_uid, layout, page.hash, page.group, page.shard, generation, payload)
-
-    def clear_padding(self, page: PageRef) -> None:
+    def clear_padding(self, ref: Ref) -> None:
         """Zero what follows the payload up to the next 4,096, which goes to the medium with it."""
-        padded = round_up(page.size, PAGE)
-        self.payload(page.slot, padded)[page.size :] = bytes(padded - page.size)
+        padded = round_up(ref.size, PAGE)
+        if padded != ref.size:
+            self.payload(ref.slot, padded)[ref.size :] = bytes(padded - ref.size)
 
-    def scan(self, slot: int) -> tuple[int, SlotFields | None]:
-        """The slot's generation, and its fields if it is committed."""
+    def scan(self, slot: int) -> tuple[int, SlotFields | None, int]:
+        """The slot's generation, its fields if it is committed, and its last use (unix seconds)."""
         start = self.cut.header_offset(slot)
-        return decode_slot(bytes(self._bytes[start : start + SLOT_HEADER_BYTES]), self.cut.slot_bytes)
+        generation, fields, last_use = decode_slot(
+            bytes(self._bytes[start : start + SLOT_HEADER_BYTES]), self.cut.slot_bytes
+        )
+        if fields is not None and not self._matches(generation, fields):
+            return generation, None, 0
+        return generation, fields, last_use
+
+    def uncommit(self, slot: int) -> None:
+        """The slot's page is gone: no successor adopts it. Its generation stays."""
+        self._words[self.cut.header_offset(slot) // 8] = 0
+
+    def touch(self, generation_offset: int, generation: int, now: bytes) -> None:
+        """Note the last use of the page at this place, if it still is there; `now`: unix seconds in 4 bytes."""
+        start = generation_offset - 8
+        if self._words[start // 8 + 1] == generation:
+            self._bytes[start + LAST_USE_AT : start + LAST_USE_AT + 4] = now
 
     def close(self) -> None:
         """Unmap."""
         self._words.release()
         self._bytes.release()
-        self._map.close()
+        with contextlib.suppress(BufferError):  # a payload is still in use: unmapped with the last of them
+            self._map.close()
+
+    def _matches(self, generation: int, fields: SlotFields) -> bool:
+        return fields.checksum == self._checksum(
+            fields.layout, fields.hash, fields.group, fields.shard, generation, fields.digest
+        )
+
+    def _checksum(self, layout: bytes, hash_: bytes, group: int, shard: int, generation: int, digest: bytes) -> bytes:
+        return page_checksum(self.pool_uid, layout, hash_, group, shard, generation, digest)
 
 
 class ChunkMaps:
-    """The chunks of one arena that this mover has mapped so far."""
+    """The chunks of one arena that this mover has mapped so far. Thread-safe."""
 
     def __init__(self, arena: Path) -> None:
         self._arena = arena
         self._maps: dict[int, ChunkMap] = {}
+        self._lock = threading.Lock()
 
     def get(self, pool_uid: str, chunk_id: int) -> ChunkMap:
-        """Raises FormatRefused, OSError."""
+        """Raises FormatRefused, ChunkDamaged, OSError."""
         found = self._maps.get(chunk_id)
         if found is None:
-            found = self._maps[chunk_id] = ChunkMap(self.path(pool_uid, chunk_id), chunk_id, pool_uid)
+            with self._lock:
+                found = self._maps.get(chunk_id)
+                if found is None:
+                    found = ChunkMap(self.path(pool_uid, chunk_id), chunk_id, pool_uid)
+                    found.populate()
+                    self._maps[chunk_id] = found
         return found
 
     def path(self, pool_uid: str, chunk_id: int) -> Path:
@@ -175,7 +220,8 @@ class ChunkMaps:
 
     def forget(self, chunk_id: int) -> None:
         """Unmap the chunk if it is mapped."""
-        gone = self._maps.pop(chunk_id, None)
+        with self._lock:
+            gone = self._maps.pop(chunk_id, None)
         if gone is not None:
             gone.close()
 
@@ -183,11 +229,17 @@ class ChunkMaps:
 def free_chunk_file(path: Path) -> None:
     """Free the file's memory, then its name. Raises OSError.
 
-    A hole reads as zeros to those who map it: every slot shows generation 0, which was never handed out.
+    A hole reads as zeros to those who map it: every slot shows generation 0, which was never handed out. On huge pages a
+    reader of a hole would be killed where none is left: there the slots are taken from the readers, and the memory is free
+    once the last of them has unmapped it.
     """
     with path.open("rb+", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        if size:  # a store killed while it reserved the memory leaves an empty file
+        if size and (unit := file_alignment(path.parent)) > PAGE:
+            with mmap.mmap(file.fileno(), size) as memory:
+                for start in range(0, size, unit):  # headers first
+                    memory[start : start + unit] = bytes(unit)
+        elif size:  # a store killed while it reserved the memory leaves an empty file
             _punch_hole(file.fileno(), size)
     path.unlink()
 

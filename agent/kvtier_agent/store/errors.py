@@ -3,6 +3,8 @@
 StoreError
 +-- Refusal          a client asked for what is not given; answered, the connection goes on
 +-- FormatRefused    a chunk, segment or device of another format; it is left as it is
++-- ChunkDamaged     a chunk whose header is not intact; it is freed
++-- HugePagesMissing the arena does not lie on the huge pages that the configuration names
 +-- LockHeld         another store, or a mover of a dead one, still has the arena
 +-- JobFailed        a mover could not do its job
     +-- MoverDied    the mover ended in the middle of it
@@ -34,6 +36,24 @@ class FormatRefused(StoreError):
         super().__init__(
             f"{path}: expected {expected}, found {got}; run the release that wrote it, or remove it by hand "
             "to start empty"
+        )
+
+
+class ChunkDamaged(StoreError):
+    """The chunk cannot be read. Free it: what it held is lost to dram."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {reason}")
+
+
+class HugePagesMissing(StoreError):
+    """The node gives less than its TierClass says: no start, so that it is seen."""
+
+    def __init__(self, path: str, wanted: int, found: int) -> None:
+        super().__init__(
+            f"{path}: lies on pages of {found} bytes, and the TierClass names huge pages of {wanted}; reserve them with "
+            f"vm.nr_hugepages and mount a hugetlbfs there with pagesize={wanted}, or name none"
         )
 
 

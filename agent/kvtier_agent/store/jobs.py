@@ -1,69 +1,49 @@
-"""What the index process asks of movers, and what they answer.
+"""What the index process asks of copy movers, and what they answer.
 
-Frames of the wire protocol over a socket pair, one at a time. A mover answers every job with exactly
-one result that has no `more`; scans answer in parts.
+Frames of the wire protocol over a socket pair. A mover answers every job with exactly one result that has no
+`more`; scans answer in parts. Pages are packed references (`refs`).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-SCAN_PART: Final = 4096
-"""Entries in one part of a scan, so that a frame stays below its limit."""
+SCAN_PART: Final = 1024
+"""Slots in one part of a scan: the index takes a part in without keeping requests waiting."""
 
 
-class PageRef(msgspec.Struct, frozen=True, array_like=True):
-    """A page and the slot that takes it or has it."""
+class AnyJob(Protocol):
+    """What every job has."""
 
-    hash: bytes
-    parent: bytes
-    """b"" where the block starts its chain."""
-    group: int
-    shard: int
-    size: int
-    chunk: int
-    slot: int
-    generation: int
+    @property
+    def id(self) -> int:
+        """Of the job, unique among those of its movers."""
+
+
+class AnyResult(Protocol):
+    """What every result has."""
+
+    @property
+    def id(self) -> int:
+        """Of the job."""
+
+    @property
+    def more(self) -> bool:
+        """Whether another part follows."""
 
 
 class CopyIn(msgspec.Struct, frozen=True, tag="copy_in"):
-    """Copy pages from the staging whose descriptor lies beside into slots, and commit these."""
+    """Copy pages from the staging whose descriptor lies beside into slots, and commit these. Answered by CopiedIn."""
 
     id: int
     pool: str
-    layout: bytes
-    pages: list[PageRef]
+    refs: bytes
     offsets: list[int]
     """Of each page in the staging."""
-
-
-class ReadRun(msgspec.Struct, frozen=True, tag="read_run"):
-    """Read pages that lie one behind the other in a segment into slots, check them, commit what is good."""
-
-    id: int
-    pool: str
-    layout: bytes
-    path: str
-    direct: bool
-    sequence: int
-    offset: int
-    pages: list[PageRef]
-    checksums: list[bytes]
-
-
-class WriteRun(msgspec.Struct, frozen=True, tag="write_run"):
-    """Write committed slots as one run at `offset` of a segment."""
-
-    id: int
-    pool: str
-    layout: bytes
-    path: str
-    direct: bool
-    sequence: int
-    offset: int
-    pages: list[PageRef]
+    begun: int
+    """CLOCK_MONOTONIC in nanoseconds, when the slots were taken."""
 
 
 class CreateChunk(msgspec.Struct, frozen=True, tag="create_chunk"):
@@ -87,61 +67,42 @@ class DropChunk(msgspec.Struct, frozen=True, tag="drop_chunk"):
 
 
 class ScanChunk(msgspec.Struct, frozen=True, tag="scan_chunk"):
-    """Read a chunk's headers."""
+    """Read a chunk's headers, check its payloads, and uncommit what is void or damaged. Answered by ChunkScanned."""
 
     id: int
     pool: str
     chunk: int
 
 
-class ProbeDevice(msgspec.Struct, frozen=True, tag="probe_device"):
-    """Check or make the FORMAT file, try direct I/O, list the segments."""
+class NoteDeleted(msgspec.Struct, frozen=True, tag="note_deleted"):
+    """Note durably, as far as memory is, that blocks are deleted. Answered by Done, with where the notes end."""
 
     id: int
-    path: str
-
-
-class CreateSegment(msgspec.Struct, frozen=True, tag="create_segment"):
-    """Make a segment file with its header, durably."""
-
-    id: int
-    path: str
     pool: str
-    sequence: int
-    segment_bytes: int
+    at: int
+    """Where the notes end now."""
+    layout: bytes
+    hashes: list[bytes]
+    cutoff: int
+    """Slots begun then or before are void."""
 
 
-class SealSegment(msgspec.Struct, frozen=True, tag="seal_segment"):
-    """Write the summary of a segment behind its last run, cut the file there, and flush it."""
+class ClearDeleted(msgspec.Struct, frozen=True, tag="clear_deleted"):
+    """Uncommit the slots of `chunks` that the notes make void, and then forget the notes."""
 
     id: int
-    path: str
     pool: str
-    sequence: int
+    chunks: list[int]
 
 
-class SyncSegment(msgspec.Struct, frozen=True, tag="sync_segment"):
-    """Flush a segment to its device."""
-
-    id: int
-    path: str
-
-
-class ScanSegment(msgspec.Struct, frozen=True, tag="scan_segment"):
-    """Read what a segment holds, and cut off what a crash left behind its last run."""
+class Touch(msgspec.Struct, frozen=True, tag="touch"):
+    """Note the last use of the pages at these places (`places.PLACE` records) in their slots' headers."""
 
     id: int
-    path: str
     pool: str
-    sequence: int
-
-
-class Unlink(msgspec.Struct, frozen=True, tag="unlink"):
-    """Remove segment files durably, and the pool's folder if that empties it."""
-
-    id: int
-    folder: str
-    names: list[str]
+    places: bytes
+    now: int
+    """Unix seconds."""
 
 
 class ForgetChunk(msgspec.Struct, frozen=True, tag="forget_chunk"):
@@ -149,40 +110,6 @@ class ForgetChunk(msgspec.Struct, frozen=True, tag="forget_chunk"):
 
     pool: str
     chunk: int
-
-
-class SlotFound(msgspec.Struct, frozen=True, array_like=True):
-    """A committed slot."""
-
-    slot: int
-    size: int
-    last_use_ms: int
-    layout: bytes
-    hash: bytes
-    parent: bytes
-    group: int
-    shard: int
-
-
-class EntryFound(msgspec.Struct, frozen=True, array_like=True):
-    """A page in a segment."""
-
-    layout: bytes
-    hash: bytes
-    parent: bytes
-    group: int
-    shard: int
-    size: int
-    offset: int
-    checksum: bytes
-
-
-class SegmentFound(msgspec.Struct, frozen=True, array_like=True):
-    """A segment file."""
-
-    pool: str
-    sequence: int
-    file_bytes: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -194,7 +121,6 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
     id: int
     value: int = 0
-    """Of SealSegment: the file's bytes, 0 if it was left as it is."""
     more: bool = False
 
 
@@ -209,14 +135,12 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     more: bool = False
 
 
-class Moved(msgspec.Struct, frozen=True, tag="moved"):
-    """A ReadRun or WriteRun is done, but for the pages in `bad`, whose checksum did not match."""
+class CopiedIn(msgspec.Struct, frozen=True, tag="copied_in"):
+    """The pages are committed."""
 
     id: int
-    bad: list[int]
-    """Indices. A run with one is not written."""
-    checksums: list[bytes] = []
-    """Of a written run, on the medium."""
+    digests: bytes
+    """Of the payloads, 16 bytes each."""
     more: bool = False
 
 
@@ -228,49 +152,17 @@ class ChunkScanned(msgspec.Struct, frozen=True, tag="chunk_scanned"):
     slots: int
     payload_at: int
     file_bytes: int
-    generations: list[int]
-    """Of the slots from the first of this part on."""
-    found: list[SlotFound]
+    generations: bytes
+    """64 bits for each slot of this part."""
+    refs: bytes
+    """Of committed slots; `segment` is the slot's last use."""
+    damaged: int
+    """Slots whose payload did not match."""
+    fault: str = ""
+    """Why the chunk cannot be read at all: free it."""
     more: bool = False
 
 
-class SegmentScanned(msgspec.Struct, frozen=True, tag="segment_scanned"):
-    """Part of a segment's pages."""
-
-    id: int
-    found: list[EntryFound]
-    file_bytes: int
-    """After the cut."""
-    faults: int
-    """Damaged headers and torn-in-the-middle runs, not counting the tail that a crash leaves."""
-    usable: bool
-    """False: the segment has no intact header, and nothing in it is believed."""
-    more: bool = False
-
-
-class DeviceProbed(msgspec.Struct, frozen=True, tag="device_probed"):
-    """Part of a device's segments."""
-
-    id: int
-    direct: bool
-    segments: list[SegmentFound]
-    more: bool = False
-
-
-Job = (
-    CopyIn
-    | ReadRun
-    | WriteRun
-    | CreateChunk
-    | DropChunk
-    | ScanChunk
-    | ProbeDevice
-    | CreateSegment
-    | SealSegment
-    | SyncSegment
-    | ScanSegment
-    | Unlink
-)
+Job = CopyIn | CreateChunk | DropChunk | ScanChunk | NoteDeleted | ClearDeleted | Touch
 ToMover = Job | ForgetChunk
-Result = Done | Failed | Moved | ChunkScanned | SegmentScanned | DeviceProbed
-FromMover = Ready | Result
+FromMover = Ready | Done | Failed | CopiedIn | ChunkScanned

@@ -1,265 +1,207 @@
-"""A mover: a process that copies, checksums and does device I/O for the index process.
-
-It serves one job at a time, dies with its parent, and holds its lock file's lock while it lives, so
-that whoever gets the lock knows that none of its I/O is in flight.
-"""
+"""A copy mover: copies staging into the arena, checksums it, and makes, scans and frees chunk files."""
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import signal
-import socket
+import struct
 import sys
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from kvtier_client.protocol.frames import FrameDecoder, encode_frame
+from kvtier_client.protocol.places import unpack_places
 
-from . import jobs
-from .arena_format import PAGE, Geometry, round_up
-from .chunkmap import ChunkMaps
-from .errors import FormatRefused, LockHeld
-from .locks import FileLock
-from .log import log
-from .media import (
-    Scan,
-    aligned,
-    create_segment,
-    ensure_format,
-    list_segments,
-    opened,
-    probe_direct,
-    read_all,
-    run_entries_at,
-    seal_segment,
-    unlink_segments,
-    write_all,
-)
-from .segments import Entry, encode_run_header, run_bytes
+from . import deletions, jobs
+from .arena_format import Geometry
+from .checksums import payload_digest
+from .chunkmap import ChunkMap, ChunkMaps
+from .errors import ChunkDamaged, StoreError
+from .moverproc import Reply, run_mover
+from .refs import Ref, decode_refs, encode_ref
 
-_PR_SET_PDEATHSIG: Final = 1
-_RECEIVE_BYTES: Final = 1 << 20
-_LOCK_WAIT_S: Final = 60.0
+_COPY_BYTES: Final = 512 << 10
+"""Copied in one call: what is hashed afterwards is still in the processor's cache."""
+_COPY_PAGES: Final = 256
+"""Of one call; the kernel takes 1,024."""
 
 
-class Mover:
+class CopyMover:
     """Carries out jobs on one arena. Blocking, one thread."""
 
+    takes_fd = (jobs.CopyIn,)
+
     def __init__(self, arena: Path) -> None:
+        self._arena = arena
         self._chunks = ChunkMaps(arena)
-        self._work: dict[type, Callable[[Any, int | None], list[jobs.Result]]] = {
+        self._deleted: dict[str, deletions.Deleted] = {}
+        """By pool, for the scans of a recovery."""
+        self._work: dict[type, Callable[[Any, int | None, Reply], None]] = {
             jobs.CopyIn: self._copy_in,
-            jobs.ReadRun: self._read_run,
-            jobs.WriteRun: self._write_run,
             jobs.CreateChunk: self._create_chunk,
             jobs.DropChunk: self._drop_chunk,
             jobs.ScanChunk: self._scan_chunk,
-            jobs.ProbeDevice: self._probe_device,
-            jobs.CreateSegment: self._create_segment,
-            jobs.SealSegment: self._seal_segment,
-            jobs.SyncSegment: self._sync_segment,
-            jobs.ScanSegment: self._scan_segment,
-            jobs.Unlink: self._unlink,
+            jobs.NoteDeleted: self._note_deleted,
+            jobs.ClearDeleted: self._clear_deleted,
+            jobs.Touch: self._touch,
         }
 
-    def carry_out(self, job: jobs.Job, fd: int | None) -> list[jobs.Result]:
-        """Do the job; what fails is a result, not an exception."""
-        try:
-            return self._work[type(job)](job, fd)
-        except FormatRefused as error:
-            return [jobs.Failed(job.id, 0, str(error), refused=True)]
-        except OSError as error:
-            return [jobs.Failed(job.id, error.errno or 0, str(error))]
+    def carry_out(self, job: jobs.Job, fd: int | None, reply: Reply) -> None:
+        """See moverproc.Carrier."""
+        self._work[type(job)](job, fd, reply)
 
-    def forget(self, message: jobs.ForgetChunk) -> None:
+    def forget(self, pool_uid: str, chunk: int) -> None:
         """Unmap a chunk that is gone."""
-        self._chunks.forget(message.chunk)
+        del pool_uid
+        self._chunks.forget(chunk)
 
-    def _copy_in(self, job: jobs.CopyIn, fd: int | None) -> list[jobs.Result]:
+    def _copy_in(self, job: jobs.CopyIn, fd: int | None, reply: Reply) -> None:
         """Read the staging rather than map it: a hole read through a mapping would be charged to the store."""
         if fd is None:
-            return [jobs.Failed(job.id, 0, "no staging came with the job")]
-        for page, offset in zip(job.pages, job.offsets, strict=True):
-            chunk = self._chunks.get(job.pool, page.chunk)
-            chunk.begin(page.slot, page.generation)
-            if not read_all(fd, [chunk.payload(page.slot, page.size)], offset):
-                return [jobs.Failed(job.id, 0, "the staging ends before the page")]
-            chunk.clear_padding(page)
-            chunk.commit(job.layout, page, chunk.checksum(job.layout, page, page.generation))
-        return [jobs.Done(job.id)]
+            raise StoreError("no staging came with the job")
+        refs = decode_refs(job.refs)
+        maps = {chunk: self._chunks.get(job.pool, chunk) for chunk in {ref.chunk for ref in refs}}
+        for ref in refs:
+            maps[ref.chunk].begin(ref.slot, ref.generation)
+        digests = bytearray()
+        for start, stop in _contiguous(refs, job.offsets):
+            pieces = [maps[ref.chunk].payload(ref.slot, ref.size) for ref in islice(refs, start, stop)]
+            _read_all(fd, pieces, job.offsets[start])
+            for ref, piece in zip(islice(refs, start, stop), pieces, strict=True):
+                digest = payload_digest(piece)
+                digests += digest
+                chunk = maps[ref.chunk]
+                chunk.clear_padding(ref)
+                chunk.commit(ref._replace(digest=digest), job.begun)
+        reply(jobs.CopiedIn(job.id, bytes(digests)))
 
-    def _read_run(self, job: jobs.ReadRun, _: int | None) -> list[jobs.Result]:
-        pieces = []
-        for page in job.pages:
-            chunk = self._chunks.get(job.pool, page.chunk)
-            chunk.begin(page.slot, page.generation)
-            pieces.append(chunk.payload(page.slot, round_up(page.size, PAGE)))
-        with opened(job.path, os.O_RDONLY, direct=job.direct) as fd:
-            complete = read_all(fd, pieces, job.offset)
-        bad = []
-        for index, (page, checksum) in enumerate(zip(job.pages, job.checksums, strict=True)):
-            chunk = self._chunks.get(job.pool, page.chunk)
-            if not complete or chunk.checksum(job.layout, page, job.sequence) != checksum:
-                bad.append(index)
-                continue
-            chunk.commit(job.layout, page, chunk.checksum(job.layout, page, page.generation))
-        return [jobs.Moved(job.id, bad)]
-
-    def _write_run(self, job: jobs.WriteRun, _: int | None) -> list[jobs.Result]:
-        pieces, entries, bad = [], [], []
-        sizes = [page.size for page in job.pages]
-        for index, (page, offset) in enumerate(zip(job.pages, run_entries_at(job.offset, sizes), strict=True)):
-            chunk = self._chunks.get(job.pool, page.chunk)
-            if not chunk.is_intact(job.layout, page):
-                bad.append(index)
-                continue
-            checksum = chunk.checksum(job.layout, page, job.sequence)
-            entries.append(
-                Entry(job.layout, page.hash, page.parent, page.group, page.shard, page.size, offset, checksum)
-            )
-            pieces.append(chunk.payload(page.slot, round_up(page.size, PAGE)))
-        if not bad:
-            head = aligned(encode_run_header(job.sequence, job.offset, entries, run_bytes(sizes)))
-            with opened(job.path, os.O_WRONLY, direct=job.direct) as fd:
-                write_all(fd, [head, *pieces], job.offset)
-        return [jobs.Moved(job.id, bad, [entry.checksum for entry in entries])]
-
-    def _create_chunk(self, job: jobs.CreateChunk, _: int | None) -> list[jobs.Result]:
+    def _create_chunk(self, job: jobs.CreateChunk, _: int | None, reply: Reply) -> None:
         self._chunks.create(job.pool, job.chunk, Geometry(job.slot_bytes, job.slots, job.payload_at, job.file_bytes))
-        return [jobs.Done(job.id)]
+        reply(jobs.Done(job.id))
 
-    def _drop_chunk(self, job: jobs.DropChunk, _: int | None) -> list[jobs.Result]:
+    def _drop_chunk(self, job: jobs.DropChunk, _: int | None, reply: Reply) -> None:
         self._chunks.drop(job.pool, job.chunk)
-        return [jobs.Done(job.id)]
+        reply(jobs.Done(job.id))
 
-    def _scan_chunk(self, job: jobs.ScanChunk, _: int | None) -> list[jobs.Result]:
-        chunk = self._chunks.get(job.pool, job.chunk)
-        parts: list[jobs.Result] = []
+    def _scan_chunk(self, job: jobs.ScanChunk, _: int | None, reply: Reply) -> None:
+        if job.pool not in self._deleted:
+            self._deleted[job.pool] = deletions.read(self._arena / job.pool)
+        try:
+            chunk = self._chunks.get(job.pool, job.chunk)
+        except ChunkDamaged as error:
+            reply(jobs.ChunkScanned(job.id, 0, 0, 0, 0, b"", b"", 0, fault=str(error)))
+            return
         for start in range(0, chunk.cut.slots, jobs.SCAN_PART):
             stop = min(start + jobs.SCAN_PART, chunk.cut.slots)
-            generations, found = [], []
-            for slot in range(start, stop):
-                generation, fields = chunk.scan(slot)
-                generations.append(generation)
-                if fields is not None:
-                    found.append(
-                        jobs.SlotFound(
-                            slot,
-                            fields.size,
-                            fields.last_use_ms,
-                            fields.layout,
-                            fields.hash,
-                            fields.parent,
-                            fields.group,
-                            fields.shard,
-                        )
-                    )
-            parts.append(jobs.ChunkScanned(job.id, *chunk.cut, generations, found, more=stop < chunk.cut.slots))
-        return parts
+            generations, refs, damaged = _scan_slots(chunk, job.chunk, range(start, stop), self._deleted[job.pool])
+            more = stop < chunk.cut.slots
+            reply(jobs.ChunkScanned(job.id, *chunk.cut, generations, refs, damaged, more=more))
 
-    def _probe_device(self, job: jobs.ProbeDevice, _: int | None) -> list[jobs.Result]:
-        folder = Path(job.path)
-        ensure_format(folder)
-        direct = probe_direct(folder)
-        found = list_segments(folder)
-        return [
-            jobs.DeviceProbed(
-                job.id, direct, found[start : start + jobs.SCAN_PART], more=start + jobs.SCAN_PART < len(found)
-            )
-            for start in range(0, max(len(found), 1), jobs.SCAN_PART)
-        ]
+    def _note_deleted(self, job: jobs.NoteDeleted, _: int | None, reply: Reply) -> None:
+        end = deletions.append(self._arena / job.pool, job.at, job.layout, job.hashes, job.cutoff)
+        reply(jobs.Done(job.id, end))
 
-    def _create_segment(self, job: jobs.CreateSegment, _: int | None) -> list[jobs.Result]:
-        create_segment(Path(job.path), job.pool, job.sequence, job.segment_bytes)
-        return [jobs.Done(job.id)]
+    def _clear_deleted(self, job: jobs.ClearDeleted, _: int | None, reply: Reply) -> None:
+        folder = self._arena / job.pool
+        deleted = deletions.read(folder)
+        for chunk_id in job.chunks if deleted else ():
+            chunk = self._chunks.get(job.pool, chunk_id)
+            for slot in range(chunk.cut.slots):
+                _, fields, _ = chunk.scan(slot)
+                if fields is not None and deletions.is_void(deleted, fields):
+                    chunk.uncommit(slot)
+        deletions.reset(folder)
+        self._deleted.pop(job.pool, None)
+        reply(jobs.Done(job.id))
 
-    def _seal_segment(self, job: jobs.SealSegment, _: int | None) -> list[jobs.Result]:
-        return [jobs.Done(job.id, seal_segment(Path(job.path), job.pool, job.sequence))]
-
-    def _sync_segment(self, job: jobs.SyncSegment, _: int | None) -> list[jobs.Result]:
-        with opened(job.path, os.O_RDONLY) as fd:
-            os.fdatasync(fd)
-        return [jobs.Done(job.id)]
-
-    def _scan_segment(self, job: jobs.ScanSegment, _: int | None) -> list[jobs.Result]:
-        scan = Scan(Path(job.path), job.pool, job.sequence)
-        if scan.usable and not scan.sealed and scan.end < scan.file_bytes:
-            os.truncate(job.path, scan.end)
-            scan.file_bytes = scan.end
-        return [
-            jobs.SegmentScanned(
-                job.id,
-                [jobs.EntryFound(*entry) for entry in scan.entries[start : start + jobs.SCAN_PART]],
-                scan.file_bytes,
-                scan.faults,
-                scan.usable,
-                more=start + jobs.SCAN_PART < len(scan.entries),
-            )
-            for start in range(0, max(len(scan.entries), 1), jobs.SCAN_PART)
-        ]
-
-    def _unlink(self, job: jobs.Unlink, _: int | None) -> list[jobs.Result]:
-        unlink_segments(Path(job.folder), job.names)
-        return [jobs.Done(job.id)]
-
-
-def serve(channel: socket.socket, mover: Mover) -> None:
-    """Carry out jobs in the order they come, until the other end closes."""
-    decoder: FrameDecoder[jobs.ToMover] = FrameDecoder(jobs.ToMover)
-    fds: deque[int] = deque()
-    channel.sendall(encode_frame(jobs.Ready()))
-    while True:
-        data, received, _, _ = socket.recv_fds(channel, _RECEIVE_BYTES, 64)
-        fds.extend(received)
-        if not data:
-            return
-        for message in decoder.feed(data):
-            if isinstance(message, jobs.ForgetChunk):
-                mover.forget(message)
-                continue
-            fd = fds.popleft() if isinstance(message, jobs.CopyIn) and fds else None
+    def _touch(self, job: jobs.Touch, _: int | None, reply: Reply) -> None:
+        now = job.now.to_bytes(4, "little")
+        for chunk_id, _, _, generation_offset, generation, _ in unpack_places(job.places):
             try:
-                results = mover.carry_out(message, fd)
-            finally:
-                if fd is not None:
-                    os.close(fd)
-            for result in results:
-                channel.sendall(encode_frame(result))
+                self._chunks.get(job.pool, chunk_id).touch(generation_offset, generation, now)
+            except FileNotFoundError:  # given back meanwhile
+                continue
+        reply(jobs.Done(job.id))
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends; exit if it already has."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(1)
+def _scan_slots(chunk: ChunkMap, chunk_id: int, slots: range, deleted: deletions.Deleted) -> tuple[bytes, bytes, int]:
+    """Generations of these slots, references of those that hold a page, and how many were damaged."""
+    generations, refs, damaged = bytearray(), bytearray(), 0
+    for slot in slots:
+        generation, fields, last_use = chunk.scan(slot)
+        generations += struct.pack("<Q", generation)
+        if fields is None:
+            continue
+        if deletions.is_void(deleted, fields):
+            chunk.uncommit(slot)
+            continue
+        if payload_digest(chunk.payload(slot, fields.size)) != fields.digest:
+            chunk.uncommit(slot)
+            damaged += 1
+            continue
+        refs += encode_ref(
+            Ref(
+                fields.layout,
+                fields.hash,
+                fields.parent,
+                fields.digest,
+                generation,
+                chunk.cut.payload_offset(slot),
+                fields.stored_at,
+                fields.size,
+                fields.group,
+                fields.trailing,
+                chunk_id,
+                slot,
+                fields.depth,
+                last_use,
+                0,
+                fields.shard,
+            )
+        )
+    return bytes(generations), bytes(refs), damaged
+
+
+def _contiguous(refs: Sequence[Ref], offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of pages that lie one behind the other in the staging, each short enough for one call."""
+    start, size = 0, 0
+    for index, ref in enumerate(refs):
+        if index > start and (
+            offsets[index] != offsets[index - 1] + refs[index - 1].size
+            or size + ref.size > _COPY_BYTES
+            or index - start == _COPY_PAGES
+        ):
+            yield start, index
+            start, size = index, 0
+        size += ref.size
+    if refs:
+        yield start, len(refs)
+
+
+def _read_all(fd: int, pieces: list[memoryview], offset: int) -> None:
+    """Fill `pieces` from `offset` on. Raises OSError, StoreError where the staging ends before."""
+    left = sum(len(piece) for piece in pieces)
+    while left:
+        done = os.preadv(fd, pieces, offset)
+        if done == 0:
+            raise StoreError("the staging ends before the page")
+        left, offset = left - done, offset + done
+        while left and done:
+            if done < len(pieces[0]):
+                pieces = [pieces[0][done:], *pieces[1:]]
+                break
+            done -= len(pieces[0])
+            pieces = pieces[1:]
+
+
+def _make(arguments: argparse.Namespace) -> CopyMover:
+    return CopyMover(arguments.arena)
 
 
 def main() -> int:
-    """Entry point of a mover process."""
-    parser = argparse.ArgumentParser(description="A mover of kvtier-store. Started by it, not by hand.")
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--number", type=int, required=True)
-    parser.add_argument("--arena", type=Path, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    arguments = parser.parse_args()
-    die_with_parent(arguments.parent)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the store ends its movers itself, once their writes are done
-    channel = socket.socket(fileno=arguments.fd)
-    lock = FileLock(arguments.arena / "movers" / f"{arguments.number}.lock")
-    try:
-        lock.acquire(_LOCK_WAIT_S)
-        serve(channel, Mover(arguments.arena))
-    except LockHeld as error:
-        log("mover.lock_held", number=arguments.number, error=error)
-        return 1
-    except (BrokenPipeError, ConnectionResetError):
-        pass
-    return 0
+    """Entry point of a copy mover's process."""
+    return run_mover(jobs.ToMover, _make)
 
 
 if __name__ == "__main__":

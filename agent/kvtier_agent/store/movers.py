@@ -1,7 +1,7 @@
 """The mover processes, as the index process sees them: start, hand out jobs, replace the dead.
 
-Jobs wait here by priority, and a mover has one at a time: a read never stands behind a long row of
-writes, and what has not begun can be withdrawn.
+Jobs wait here by priority, and a mover has only a few at a time: an urgent job never stands behind a long row of
+others, and what was not handed out can be withdrawn.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from . import jobs
 from .aio import Tasks
@@ -33,19 +35,22 @@ _STEADY_S: Final = 30.0
 class Priority(IntEnum):
     """Who goes first."""
 
-    READ = 0
     ROOM = 1
     COPY = 2
-    SYNC = 3
-    WRITE = 4
+    DELETE = 3
+    TOUCH = 4
     SCAN = 5
 
 
+OnPart = Callable[[Any], None]
+
+
 class _Pending(NamedTuple):
-    job: jobs.Job
+    job: jobs.AnyJob
     fd: int | None
-    parts: list[jobs.Result]
-    future: asyncio.Future[list[jobs.Result]]
+    parts: list[Any]
+    on_part: OnPart
+    future: asyncio.Future[list[Any]]
 
 
 class _Mover:
@@ -54,7 +59,7 @@ class _Mover:
     def __init__(self, number: int) -> None:
         self.number = number
         self.process: subprocess.Popen[bytes] | None = None
-        self.channel: Channel[jobs.FromMover] | None = None
+        self.channel: Channel[Any] | None = None
         self.ready = False
         self.under_way: dict[int, _Pending] = {}
         self.orphans: list[_Pending] = []
@@ -62,11 +67,29 @@ class _Mover:
         self.started = 0.0
 
 
-class Movers:
-    """All movers of one store. Event loop thread only."""
+class Kind(NamedTuple):
+    """A kind of mover processes."""
 
-    def __init__(self, count: int, arena: Path) -> None:
-        self._arena = arena
+    name: str
+    """Of their lock files: `movers/NAME-NUMBER.lock` in the arena."""
+    module: str
+    """Run as a process (`moverproc.run_mover`)."""
+    replies: Any
+    """Union of the messages that come from them, `jobs.Ready` and `jobs.Failed` among them."""
+    at_once: int = 1
+    """Jobs that one process has at most."""
+    arguments: tuple[str, ...] = ()
+
+
+COPY: Final = Kind("copy", "kvtier_agent.store.mover", jobs.FromMover, at_once=2)
+"""A second job lies ready, so that none waits for the index process."""
+
+
+class Movers:
+    """The movers of one kind. Event loop thread only."""
+
+    def __init__(self, kind: Kind, count: int, arena: Path) -> None:
+        self._kind, self._arena = kind, arena
         self._movers = [_Mover(number) for number in range(count)]
         self._queue: list[tuple[int, int, _Pending]] = []
         self._order = itertools.count()
@@ -88,22 +111,33 @@ class Movers:
             self._spawn(mover)
 
     async def run(
-        self, job: jobs.Job, priority: Priority, *, fd: int | None = None, start_by: float = math.inf
-    ) -> Sequence[jobs.Result]:
+        self,
+        job: jobs.AnyJob,
+        priority: int,
+        *,
+        fd: int | None = None,
+        start_by: float = math.inf,
+        on_part: OnPart | None = None,
+    ) -> Sequence[Any]:
         """Have the job done, and return the parts of its result; `fd` is duplicated.
 
-        A job that no mover began by `start_by` (the loop's time) is withdrawn; one that was begun goes on
-        whatever becomes of the caller. Raises MoverDied, DeviceError, FormatRefused, JobFailed.
+        With `on_part` it is called with every part but the last as they come, and only the last is returned. A job that was
+        not handed out by `start_by` (the loop's time) is withdrawn; one that was goes on whatever becomes of the caller.
+        Raises MoverDied, DeviceError, FormatRefused, JobFailed.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[jobs.Result]] = loop.create_future()
-        pending = _Pending(job, None if fd is None else os.dup(fd), [], future)
+        parts: list[Any] = []
+        pending = _Pending(
+            job, None if fd is None else os.dup(fd), parts, on_part or parts.append, loop.create_future()
+        )
         heapq.heappush(self._queue, (priority, next(self._order), pending))
         self._hand_out()
         timer = loop.call_at(start_by, self._withdraw, pending) if start_by < math.inf else None
-        parts = await asyncio.shield(future)
-        if timer is not None:
-            timer.cancel()
+        try:
+            await asyncio.shield(pending.future)
+        finally:
+            if timer is not None:
+                timer.cancel()
         failed = parts[-1]
         if isinstance(failed, jobs.Failed):
             if failed.refused:
@@ -135,15 +169,15 @@ class Movers:
 
     def _spawn(self, mover: _Mover) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "kvtier_agent.store.mover"]
-        command += ["--fd", str(theirs.fileno()), "--number", str(mover.number)]
-        command += ["--arena", str(self._arena), "--parent", str(os.getpid())]
+        command = [sys.executable, "-m", self._kind.module]
+        command += ["--fd", str(theirs.fileno()), "--lock", f"{self._kind.name}-{mover.number}.lock"]
+        command += ["--arena", str(self._arena), "--parent", str(os.getpid()), *self._kind.arguments]
         with theirs:
             mover.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         mover.started = asyncio.get_running_loop().time()
         mover.channel = Channel(
             ours,
-            jobs.FromMover,
+            self._kind.replies,
             lambda message: self._received(mover, message),
             lambda reason: self._died(mover, reason),
             out_limit=256 << 20,
@@ -161,25 +195,30 @@ class Movers:
 
     def _hand_out(self) -> None:
         while self._queue:
-            mover = next((it for it in self._movers if it.ready and not it.under_way), None)
+            mover = min(
+                (it for it in self._movers if it.ready and len(it.under_way) < self._kind.at_once),
+                key=lambda it: len(it.under_way),
+                default=None,
+            )
             if mover is None:
                 return
             _, _, pending = heapq.heappop(self._queue)
             mover.under_way[pending.job.id] = pending
             assert mover.channel is not None
+            assert isinstance(pending.job, msgspec.Struct)
             mover.channel.send(pending.job, () if pending.fd is None else (pending.fd,))
 
-    def _received(self, mover: _Mover, message: jobs.FromMover) -> None:
+    def _received(self, mover: _Mover, message: Any) -> None:
         if isinstance(message, jobs.Ready):
             mover.ready = True
             self._release_orphans(mover)
+        elif message.more:
+            mover.under_way[message.id].on_part(message)
         else:
-            pending = mover.under_way[message.id]
+            pending = mover.under_way.pop(message.id)
             pending.parts.append(message)
-            if not message.more:
-                del mover.under_way[message.id]
-                if not pending.future.done():
-                    pending.future.set_result(pending.parts)
+            if not pending.future.done():
+                pending.future.set_result(pending.parts)
         self._hand_out()
 
     def _died(self, mover: _Mover, reason: str) -> None:
@@ -201,7 +240,15 @@ class Movers:
             mover.deaths = 0
         delay = _BACKOFF_S[min(mover.deaths, len(_BACKOFF_S) - 1)]
         mover.deaths += 1
-        log("mover.died", number=mover.number, code=code, reason=reason, orphans=len(mover.orphans), restart_s=delay)
+        log(
+            "mover.died",
+            kind=self._kind.name,
+            number=mover.number,
+            code=code,
+            reason=reason,
+            orphans=len(mover.orphans),
+            restart_s=delay,
+        )
         await asyncio.sleep(delay)
         self._spawn(mover)
 
