@@ -27,6 +27,9 @@ class Hold:
         largest prefix <= blocks that is whole in DRAM."""
     def places(self, start: int, stop: int) -> list[tuple[int, int, int, int, int, bool]]:
         """Of resident blocks start..stop: chunk, payload offset, size, offset of the generation, generation, was it below DRAM when the hold was made."""
+    def pack_places(self, start: int, stop: int) -> tuple[bytes, list[int]]:
+        """As `places`, as records of the wire protocol (kvtier_client/protocol/places.py, "<QQQQII": chunk, payload offset, offset of the generation,
+        generation, size, 0 or 1: was it below DRAM when the hold was made), and the distinct chunks that they name."""
     def bytes(self) -> tuple[int, int]: """Payload bytes that were in DRAM, and below it, when the hold was made."""
     def release(self) -> None: ...
 
@@ -42,6 +45,9 @@ class Index:
     nvme_pages: int
     nvme_bytes: int
     pinned_bytes: int
+    """Slot bytes under `pin_prefix`; holds and jobs are not counted."""
+    evicted_pages: int
+    """Pages that lost their DRAM copy to make room (reserve, read_plan, clear_chunk) since the index was made."""
     def index_bytes(self) -> int: """Heap that the index takes."""
 
     # lookups and gets
@@ -54,12 +60,15 @@ class Index:
     # puts
     def check_put(self, layout: bytes, parent: bytes | None, pages: Sequence[tuple[bytes, int, int, int, int]]) -> list[int]:
         """Per page (hash, group, shard, trailing, size) KNOWN, FRESH or BUSY. Raises Refused."""
-    def reserve(self, layout: bytes, parent: bytes | None, pages: Sequence[tuple[bytes, int, int, int, int]], start: int, now: float,
-                max_slots: int) -> list[int]:
-        """Take slots for the FRESH pages from index `start` of `pages` on, evicting where allowed, until one has none or `max_slots` of the pool are
-        in use; these pages are now filling and pinned. Returns their page numbers, in order (KNOWN ones are skipped). Never evicts ancestors of this chain."""
+    def reserve(self, layout: bytes, parent: bytes | None, pages: Sequence[tuple[bytes, int, int, int, int]], start: int, stop: int, now: float,
+                max_slots: int) -> tuple[list[tuple[int, int]], int, bool]:
+        """Take slots for the FRESH ones of `pages[start:stop]`, evicting where allowed, until one has none or `max_slots` of the pool are in use; these
+        pages are now filling and pinned. A parent that is filling counts as present here (the caller's earlier batch). Returns (index in `pages`, page
+        number) in order (KNOWN ones are skipped); the index where it stopped (`stop`: all done); True: it stopped because someone else fills that page
+        (False: no slot). Never evicts ancestors of this chain. Raises Refused."""
     def commit(self, pages: Sequence[int], digests: bytes) -> int:
-        """Filling pages are resident (16-byte payload digests, one after the other; unpinned). Pages whose parent was lost meanwhile are given back.
+        """Filling pages are resident (16-byte payload digests, one after the other; unpinned). Pages that were cut or deleted meanwhile, or whose
+        parent was lost, are given back; their slots are not used again before this (or `abort`).
         Returns how many became resident."""
     def abort(self, pages: Sequence[int]) -> None: """Filling pages are given up: their slots are free, pins gone."""
     def refs(self, pages: Sequence[int]) -> bytes:
@@ -74,7 +83,11 @@ class Index:
         """chunk, slot bytes, slots, slots in use, idle (nothing filling, pinned or dirty-and-being-written), last use (unix seconds)."""
     def retire_chunks(self) -> None: """Take no new page into the present chunks."""
     def clear_chunk(self, chunk: int, limit: int) -> int:
-        """Evict up to `limit` resident pages of an idle chunk; returns how many are left. 0: the chunk is forgotten."""
+        """Evict up to `limit` resident pages of an idle chunk; returns how many are left. 0: the chunk is forgotten.
+        Closed to new pages from the first call on; pages that were pinned meanwhile are left, and a later call goes on."""
+    def reopen_chunk(self, chunk: int) -> None: """Give up clearing it: new pages may go there again."""
+    def drop_slots(self, chunk: int, slots: Sequence[int]) -> int: """The slots' contents are damaged: their pages' DRAM copies are gone (cut where on no
+        other tier). Returns how many."""
 
     # nvme
     def read_plan(self, pages: Sequence[int], max_bytes: int, max_pieces: int, max_gap: int, now: float) -> list[tuple[int, int, int, list[int]]]:
@@ -107,11 +120,12 @@ class Index:
         deletion is acknowledged (they are not reused before `free_deleted`)."""
     def free_deleted(self, slots: Sequence[tuple[int, int]]) -> None: ...
     def expire(self, before: float, limit: int) -> list[tuple[bytes, bytes]]: """Up to `limit` (layout, hash) of blocks stored before that time, to be deleted."""
-    def pin_prefix(self, layout: bytes, hashes: Sequence[bytes], until: float) -> int: """Blocks pinned; 0 seconds: unpinned."""
+    def pin_prefix(self, layout: bytes, hashes: Sequence[bytes], until: float, limit_bytes: int) -> int:
+        """Leading present blocks pinned until then, as far as `pinned_bytes` stays within the limit; until 0.0: unpinned. Returns how many blocks."""
     def unpin_expired(self, now: float) -> None: ...
 
     # recovery: stage all that was found, then link in slices
-    def stage_slots(self, chunk: int, records: bytes) -> None: """Packed PageRefs of committed slots."""
+    def stage_slots(self, chunk: int, records: bytes) -> None: """Packed PageRefs of committed slots; the field of the nvme segment is the slot's last use (unix seconds)."""
     def stage_entries(self, segment: int, entries: bytes, layouts: bytes) -> None: """Packed media entries (segments.py) and the table of layouts, 32 bytes each."""
     def link(self, limit: int) -> bool: """Work on up to `limit` staged pages; True: done. Orphans' slots are free afterwards; a newer nvme copy (higher segment number) wins."""
     orphans: int
