@@ -101,7 +101,8 @@ class DeviceMover:
                 reply(result)
 
     def forget(self, pool_uid: str, chunk: int) -> None:
-        """Unmap a chunk that is gone."""
+        """Unmap a chunk that is gone; chunk numbers are the node's, whatever the pool."""
+        del pool_uid
         self._chunks.forget(chunk)
 
     @property
