@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -38,7 +38,8 @@ class ArenaConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     client_path: str | None = None
     """The same folder through a read-only mount; clients' descriptors are opened there. None: `path`."""
     slot_alignment: int = 4096
-    """Bytes; the huge page size where the folder is a hugetlbfs."""
+    """Bytes; the huge page size where the folder is a hugetlbfs. On smaller pages a store in a cluster does not start;
+    alone it goes on with them."""
 
 
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -65,6 +66,14 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     nvme_quota: Bytes | None = None
     socket: str
     """Path of the pool's listening socket. Whoever can connect to it has the pool."""
+    eviction: Literal["default", "lru"] = "default"
+    """What leaves dram first."""
+    write: Literal["through", "back"] = "through"
+    """When pages are written to nvme: as they are stored, or before they leave dram."""
+    ttl_s: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Blocks are deleted this long after they were stored; 0: never."""
+    restore: Literal["auto", "always"] = "auto"
+    """Whether blocks are offered that are slower to restore than to compute."""
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -82,7 +91,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     pools: tuple[PoolConfig, ...] = ()
     http: HttpConfig = HttpConfig()
     movers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    """Processes that copy, checksum and do device I/O."""
+    """Processes that copy and checksum; each nvme device has one more of its own."""
     mean_page: Bytes = Bytes(0)
     """Pages count this much at least, on average, against quotas and capacity: so many does the index have memory for.
     0: no limit but the machine's memory."""

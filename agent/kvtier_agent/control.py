@@ -26,6 +26,14 @@ class PoolGrant(msgspec.Struct, frozen=True):
     """Bytes on this node."""
     nvme_quota: int
     service_accounts: tuple[ServiceAccount, ...]
+    eviction: str = "default"
+    """`default` or `lru`."""
+    write: str = "through"
+    """`through` or `back`."""
+    ttl_s: int = 0
+    """Seconds that a block is kept at most; 0: no limit."""
+    restore: str = "auto"
+    """`auto` or `always`."""
 
 
 class SetPools(msgspec.Struct, frozen=True, tag="set_pools"):
@@ -61,7 +69,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     counters: dict[str, int]
     """By metric name without prefix: lookups, blocks_asked, blocks_hit, pages_read_dram, pages_read_nvme,
     bytes_read_dram, bytes_read_nvme, bytes_read_nvme_direct, pages_stored, bytes_stored, pages_written_nvme,
-    bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_nvme, puts, puts_refused."""
+    bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_dram, pages_lost_nvme, chunks_lost, puts,
+    puts_refused."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):

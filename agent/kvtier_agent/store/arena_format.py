@@ -66,7 +66,7 @@ class SlotFields(NamedTuple):
     stored_at: int
     """Unix seconds."""
     begun: int
-    """When the slot was taken for this page: CLOCK_MONOTONIC in nanoseconds, which restarts with the node, as the arena does."""
+    """When the slot was taken for this page: CLOCK_MONOTONIC, nanoseconds. It ends with the node, as the arena does."""
     checksum: bytes
     digest: bytes
     layout: bytes

@@ -56,6 +56,11 @@ class Channel(Generic[Message]):
         self.resume()
 
     @property
+    def idle(self) -> bool:
+        """Whether all that was sent is with the kernel."""
+        return not self._out
+
+    @property
     def memory(self) -> int:
         """Bytes kept for the peer: what it does not read, and what it has not finished to send."""
         return self._out_bytes + self._partial_bytes

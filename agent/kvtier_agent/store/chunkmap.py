@@ -88,8 +88,8 @@ class ChunkMap:
     def commit(self, ref: Ref, begun: int) -> None:
         """Make the slot whole, as a page of `ref.digest`. After the last byte of its payload.
 
-        `begun`: CLOCK_MONOTONIC in nanoseconds, read in the index process when the slot was taken: a block deleted later
-        does not come back from it.
+        `begun`: CLOCK_MONOTONIC in nanoseconds, read in the index process when the slot was taken: a block that is
+        deleted later does not come back from it.
         """
         fields = encode_slot_fields(
             SlotFields(
@@ -229,9 +229,9 @@ class ChunkMaps:
 def free_chunk_file(path: Path) -> None:
     """Free the file's memory, then its name. Raises OSError.
 
-    A hole reads as zeros to those who map it: every slot shows generation 0, which was never handed out. On huge pages a
-    reader of a hole would be killed where none is left: there the slots are taken from the readers, and the memory is free
-    once the last of them has unmapped it.
+    A hole reads as zeros to those who map it: every slot shows generation 0, which was never handed out. On huge pages
+    a reader of a hole would be killed where none is left: there the slots are taken from the readers, and the memory is
+    free once the last of them has unmapped it.
     """
     with path.open("rb+", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size

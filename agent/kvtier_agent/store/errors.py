@@ -52,8 +52,8 @@ class HugePagesMissing(StoreError):
 
     def __init__(self, path: str, wanted: int, found: int) -> None:
         super().__init__(
-            f"{path}: lies on pages of {found} bytes, and the TierClass names huge pages of {wanted}; reserve them with "
-            f"vm.nr_hugepages and mount a hugetlbfs there with pagesize={wanted}, or name none"
+            f"{path}: lies on pages of {found} bytes, and the TierClass names huge pages of {wanted}; reserve them "
+            f"with vm.nr_hugepages and mount a hugetlbfs there with pagesize={wanted}, or name none"
         )
 
 

@@ -18,8 +18,8 @@ def file_alignment(folder: Path) -> int:
 def decide_alignment(folder: Path, named: int, *, strict: bool) -> int:
     """The unit that chunk files are made in.
 
-    Where the folder's pages are smaller than `named`: falls back to them with a line in the log, or, if `strict`, raises
-    HugePagesMissing. Raises OSError.
+    Where the folder's pages are smaller than `named`: falls back to them with a line in the log, or, if `strict`,
+    raises HugePagesMissing. Raises OSError.
     """
     found = file_alignment(folder)
     if named > found:

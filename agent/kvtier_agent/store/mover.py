@@ -30,7 +30,7 @@ _COPY_PAGES: Final = 256
 class CopyMover:
     """Carries out jobs on one arena. Blocking, one thread."""
 
-    takes_fd = (jobs.CopyIn,)
+    takes_fd: tuple[type, ...] = (jobs.CopyIn,)
 
     def __init__(self, arena: Path) -> None:
         self._arena = arena

@@ -121,9 +121,9 @@ class Movers:
     ) -> Sequence[Any]:
         """Have the job done, and return the parts of its result; `fd` is duplicated.
 
-        With `on_part` it is called with every part but the last as they come, and only the last is returned. A job that was
-        not handed out by `start_by` (the loop's time) is withdrawn; one that was goes on whatever becomes of the caller.
-        Raises MoverDied, DeviceError, FormatRefused, JobFailed.
+        With `on_part` it is called with every part but the last as they come, and only the last is returned. A job that
+        was not handed out by `start_by` (the loop's time) is withdrawn; one that was goes on whatever becomes of the
+        caller. Raises MoverDied, DeviceError, FormatRefused, JobFailed.
         """
         loop = asyncio.get_running_loop()
         parts: list[Any] = []

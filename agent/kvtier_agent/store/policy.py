@@ -1,10 +1,8 @@
-"""What goes where, and what has to go: pure decisions over the books of both tiers.
+"""How a pool gets room in dram: pure decisions over the books of chunks.
 
-DRAM: a pool reuses slots of its own size class, least recently used leaves first. A chunk of another
-class that is colder as a whole than the next such leaf is given back instead, and so is the coldest idle
-chunk where the class has no slot to reuse: of the pool itself where its quota is reached, of any pool
-where the capacity is. A quota or capacity is reached by bytes, or by pages that are too small for the memory of
-the index. NVMe: whole segments go, coldest first, by the same rule.
+Within a class of page sizes the index itself evicts, by the pool's policy. What is decided here is memory: whether a
+chunk is made, or which one is given back. A quota or capacity is reached by bytes, or by pages that are too small for
+the memory of the index.
 """
 
 from __future__ import annotations
@@ -13,14 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from .arena import Arena, Chunk
-from .arena_format import CHUNK_TARGET_BYTES, PAGE, Geometry, decide_geometry
-from .index import Index, Page
-from .nvme import Nvme, Segment, SegmentState
+from .arena_format import CHUNK_TARGET_BYTES, Geometry, decide_geometry
 
-SEGMENT_TARGET_BYTES: Final = 64 << 20
 _PARTS: Final = 8
-"""A quota is at least this many chunks or segments, so that giving one back loses little."""
+"""A quota is at least this many chunks, so that giving one back loses little."""
+UNLIMITED: Final = 1 << 40
 
 
 class Grow(NamedTuple):
@@ -29,20 +24,15 @@ class Grow(NamedTuple):
     cut: Geometry
 
 
-class Evict(NamedTuple):
-    """Drop this page's DRAM copy and take its slot."""
-
-    page: Page
-
-
 class GiveBack(NamedTuple):
     """Give this idle chunk back first."""
 
-    chunk: Chunk
+    pool_uid: str
+    chunk: int
 
 
 class Await(NamedTuple):
-    """Nothing can go now, but pages are being written to nvme or chunks are being made: look again."""
+    """Nothing can go now, but pages are being stored or written: look again."""
 
 
 class NoRoom(NamedTuple):
@@ -51,25 +41,36 @@ class NoRoom(NamedTuple):
     reason: str
 
 
-RoomStep = Grow | Evict | GiveBack | Await | NoRoom
+RoomStep = Grow | GiveBack | Await | NoRoom
+
+
+class ChunkView(NamedTuple):
+    """A chunk of a pool, as its index sees it."""
+
+    pool_uid: str
+    id: int
+    slot_bytes: int
+    slots: int
+    in_use: int
+    idle: bool
+    """Nothing in it is being filled, pinned or written."""
+    last_use: float
 
 
 @dataclass(frozen=True)
 class RoomView:
     """What decide_room looks at."""
 
-    arena: Arena
-    index: Index
     pool_uid: str
+    pool_bytes: int
+    total_bytes: int
     quota_bytes: int
     capacity_bytes: int
     file_alignment: int
+    crowded: bool
+    """Whether the pool has all the pages that the index has memory for."""
     busy: bool
     """Whether something is under way that may make room."""
-    mean_page_bytes: int = 0
-    """What pages count at least, on average."""
-    compare: bool = True
-    """Whether to look for a colder chunk of another class. Costs a pass over all chunks: not for every page."""
 
 
 def chunk_target_bytes(quota_bytes: int, capacity_bytes: int) -> int:
@@ -77,106 +78,76 @@ def chunk_target_bytes(quota_bytes: int, capacity_bytes: int) -> int:
     return min(CHUNK_TARGET_BYTES, quota_bytes // _PARTS, capacity_bytes // _PARTS)
 
 
-def is_crowded(pages: int, size_bytes: int, mean_page_bytes: int) -> bool:
-    """Whether that many pages are all that the index has memory for, in a quota or capacity of this size."""
-    return 0 < size_bytes <= pages * mean_page_bytes
+def most_slots(size_bytes: int, mean_page_bytes: int) -> int:
+    """How many pages the index has memory for, in a quota or capacity of this size."""
+    return size_bytes // mean_page_bytes if mean_page_bytes else UNLIMITED
 
 
-def is_arena_crowded(view: RoomView) -> bool:
-    """Whether no slot may be taken although one may be free."""
-    return _is_pool_crowded(view) or is_crowded(view.arena.total_slots, view.capacity_bytes, view.mean_page_bytes)
-
-
-def _is_pool_crowded(view: RoomView) -> bool:
-    return is_crowded(view.arena.pool_slots(view.pool_uid), view.quota_bytes, view.mean_page_bytes)
-
-
-def decide_room(view: RoomView, slot_bytes: int) -> RoomStep:
-    """The next step towards a slot of this class, none being free or the arena crowded."""
-    arena = view.arena
+def decide_growth(view: RoomView, slot_bytes: int) -> Geometry | None:
+    """The cut of a chunk that may be made for this class now; None: quota or capacity are reached."""
     cut = decide_geometry(slot_bytes, chunk_target_bytes(view.quota_bytes, view.capacity_bytes), view.file_alignment)
-    over_quota = _is_pool_crowded(view) or arena.pool_bytes(view.pool_uid) + cut.file_bytes > view.quota_bytes
-    over_capacity = arena.total_bytes + cut.file_bytes > view.capacity_bytes
-    if not over_quota and not over_capacity and not is_arena_crowded(view):
-        return Grow(cut)
-    page = view.index.evictable(slot_bytes)
-    chunks = arena.pool_chunks(view.pool_uid) if over_quota else arena.chunks.values()
-    if page is not None:
-        colder = _colder_chunk(chunks, view.pool_uid, slot_bytes, page.last_use) if view.compare else None
-        return Evict(page) if colder is None else GiveBack(colder)
+    fits = (
+        view.pool_bytes + cut.file_bytes <= view.quota_bytes
+        and view.total_bytes + cut.file_bytes <= view.capacity_bytes
+    )
+    return cut if fits and not view.crowded else None
+
+
+def decide_room(view: RoomView, slot_bytes: int, chunks: Iterable[ChunkView]) -> RoomStep:
+    """The next step towards a slot of this class, none being free or evictable.
+
+    `chunks`: of all pools. Where the quota is reached the pool gives up one of its own, else whoever has the coldest.
+    """
+    cut = decide_geometry(slot_bytes, chunk_target_bytes(view.quota_bytes, view.capacity_bytes), view.file_alignment)
     if cut.file_bytes > min(view.quota_bytes, view.capacity_bytes):
         return NoRoom(
             f"a chunk for pages of {slot_bytes} bytes takes {cut.file_bytes}, more than the pool's quota in dram "
             f"({view.quota_bytes}) or the node's capacity ({view.capacity_bytes})"
         )
-    chunk = coldest_idle_chunk(chunks)
-    if chunk is not None:
-        return GiveBack(chunk)
+    if decide_growth(view, slot_bytes) is not None:
+        return Grow(cut)
+    own_only = view.crowded or view.pool_bytes + cut.file_bytes > view.quota_bytes
+    coldest = coldest_idle(it for it in chunks if not own_only or it.pool_uid == view.pool_uid)
+    if coldest is not None:
+        return GiveBack(coldest.pool_uid, coldest.id)
     if view.busy:
         return Await()
     return NoRoom("everything in dram is held by readers; release holds, or raise the pool's quota")
 
 
-def coldest_idle_chunk(chunks: Iterable[Chunk]) -> Chunk | None:
+def coldest_idle(chunks: Iterable[ChunkView]) -> ChunkView | None:
     """The chunk to give back first; None: each has a slot that is in use."""
-    return next((chunk for chunk in sorted(chunks, key=lambda it: it.last_use) if chunk.is_idle()), None)
+    return min((it for it in chunks if it.idle), key=lambda it: it.last_use, default=None)
 
 
-def _colder_chunk(chunks: Iterable[Chunk], pool_uid: str, slot_bytes: int, last_use: int) -> Chunk | None:
-    others = (it for it in chunks if (it.pool_uid, it.cut.slot_bytes) != (pool_uid, slot_bytes))
-    return coldest_idle_chunk(it for it in others if it.last_use < last_use)
+def decide_exchange(chunks: Iterable[ChunkView], short_classes: Iterable[int]) -> ChunkView | None:
+    """Of a pool at its quota, the idle chunk to give back for a class that evicts its own pages meanwhile.
 
-
-def decide_surplus_chunk(arena: Arena, quotas: dict[str, int], capacity_bytes: int) -> Chunk | None:
-    """The next chunk to give back: retired, or over a lowered quota or capacity; None: there is none, or wait."""
-    retired = coldest_idle_chunk(chunk for chunk in arena.chunks.values() if chunk.retired)
-    if retired is not None:
-        return retired
-    for pool_uid, quota in quotas.items():
-        over = arena.pool_bytes(pool_uid) > quota
-        if over and (chunk := coldest_idle_chunk(arena.pool_chunks(pool_uid))) is not None:
-            return chunk
-    return coldest_idle_chunk(arena.chunks.values()) if arena.total_bytes > capacity_bytes else None
-
-
-def segment_target_bytes(quota_bytes: int, capacity_bytes: int) -> int:
-    """How large a pool's segments are to be; 0: the pool has no place on nvme."""
-    size = min(SEGMENT_TARGET_BYTES, quota_bytes // _PARTS, capacity_bytes // _PARTS)
-    return size // PAGE * PAGE
-
-
-def open_segments_limit(quota_bytes: int, segment_bytes: int, devices: int) -> int:
-    """How many segments a pool may fill at once: one per device, while most of its quota stays sealed."""
-    return max(1, min(devices, quota_bytes // max(segment_bytes, 1) // 4))
-
-
-def decide_reclaim(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: int) -> Segment | None:
-    """The segment to free before one of `wanted_bytes` is made for the pool; None: none need or none can go.
-
-    With `wanted_bytes` 0: the segment to free because a quota was lowered.
+    One whose pages were all used last before any chunk of that class was; None: there is none.
     """
-    if not _fits_quota(nvme, pool_uid, quota_bytes, wanted_bytes):
-        candidates = nvme.pool_segments(pool_uid)
-    elif not _fits_capacity(nvme, wanted_bytes):
-        candidates = iter(nvme.segments.values())
-    else:
-        return None
-    idle = (segment for segment in candidates if segment.state is SegmentState.SEALED and segment.io == 0)
-    return min(idle, key=lambda it: it.last_use, default=None)
+    by_class: dict[int, list[ChunkView]] = {}
+    for it in chunks:
+        by_class.setdefault(it.slot_bytes, []).append(it)
+    for slot_bytes in short_classes:
+        oldest = min((it.last_use for it in by_class.get(slot_bytes, ())), default=float("inf"))
+        others = (it for class_, its in by_class.items() if class_ != slot_bytes for it in its)
+        coldest = coldest_idle(it for it in others if it.last_use < oldest)
+        if coldest is not None:
+            return coldest
+    return None
 
 
-def fits_nvme(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: int) -> bool:
-    """Whether a segment of this size may be made for the pool now."""
-    return _fits_quota(nvme, pool_uid, quota_bytes, wanted_bytes) and _fits_capacity(nvme, wanted_bytes)
-
-
-def _fits_quota(nvme: Nvme, pool_uid: str, quota_bytes: int, wanted_bytes: int) -> bool:
-    pages = sum(segment.entries for segment in nvme.pool_segments(pool_uid))
-    crowded = is_crowded(pages, quota_bytes, nvme.mean_page_bytes)
-    return not crowded and nvme.pool_bytes(pool_uid) + wanted_bytes <= quota_bytes
-
-
-def _fits_capacity(nvme: Nvme, wanted_bytes: int) -> bool:
-    pages = sum(segment.entries for segment in nvme.segments.values())
-    crowded = is_crowded(pages, nvme.capacity_bytes, nvme.mean_page_bytes)
-    return not crowded and nvme.total_bytes + wanted_bytes <= nvme.capacity_bytes
+def decide_surplus(
+    chunks: Iterable[ChunkView],
+    retired: set[int],
+    over_quota: set[str],
+    *,
+    over_capacity: bool,
+) -> ChunkView | None:
+    """The next chunk to give back: retired, or over a lowered quota or capacity; None: there is none, or wait."""
+    chunks = list(chunks)
+    return (
+        coldest_idle(it for it in chunks if it.id in retired)
+        or coldest_idle(it for it in chunks if it.pool_uid in over_quota)
+        or (coldest_idle(chunks) if over_capacity else None)
+    )

@@ -1,45 +1,42 @@
-"""Recovery: what chunks and segments hold becomes the index again.
+"""Recovery: what lies in the arena and on nvme becomes a pool's index again, one pool after the other.
 
-Order: locks, chunks, devices, segments, then each pool's tree is linked from its roots, so that it does
-not matter in which order pages were found. A page without its parent is dropped.
+Order: locks, leftovers, then of each pool its chunks' slots and its entries on nvme are staged and linked from
+the roots of their chains. A page without its parent is dropped. Each step is short, so that pools that are
+recovered are served meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from . import jobs
-from .arena import Chunk, Slot
-from .arena_format import PAGE, Geometry, is_pool_uid, parse_chunk_name, round_up
+from .arena_format import Geometry, is_pool_uid, parse_chunk_name
 from .chunkmap import GONE_SUFFIX, NEW_SUFFIX, free_chunk_file
-from .core import Core
-from .devices import Devices
-from .errors import JobFailed
-from .index import AbsentParent, Index, Page, PageKey, join_key
+from .chunks import Chunk
+from .core import Core, Pool
+from .edits import Edits
+from .errors import JobFailed, MoverDied
 from .locks import FileLock
 from .log import log
 from .movers import Priority
-from .nvme import Device, Location, Segment, SegmentState
+from .room import Room, add_to_index
 
-_US_PER_MS: Final = 1000
+_LINK_PAGES: Final = 512
+"""Linked at a stretch: a small part of a millisecond."""
+_SCAN_ATTEMPTS: Final = 3
 
 
-class Found(NamedTuple):
-    """A page that lies in a slot or in a segment."""
+class FoundChunk(NamedTuple):
+    """A chunk file."""
 
-    layout: bytes
-    hash: bytes
-    parent: bytes
-    key: PageKey
-    size: int
-    last_use_ms: int
-    slot: Slot | None = None
-    nvme: Location | None = None
+    pool_uid: str
+    id: int
+    file_bytes: int
 
 
 async def acquire_lock(lock: FileLock, wait_s: float) -> None:
@@ -64,14 +61,16 @@ async def settle_arena(arena: Path, wait_s: float) -> None:
             free_chunk_file(leftover)
 
 
-def list_chunks(arena: Path) -> list[tuple[str, int]]:
-    """Pool and id of every chunk file. Raises OSError."""
+def list_chunks(arena: Path) -> list[FoundChunk]:
+    """Every chunk file. Raises OSError."""
     found = []
     for pool in arena.iterdir():
         if is_pool_uid(pool.name) and pool.is_dir():
-            ids = (parse_chunk_name(file.name) for file in pool.iterdir())
-            found += [(pool.name, id_) for id_ in ids if id_ is not None]
-    return sorted(found, key=lambda it: it[1])
+            for file in pool.iterdir():
+                chunk_id = parse_chunk_name(file.name)
+                if chunk_id is not None:
+                    found.append(FoundChunk(pool.name, chunk_id, file.stat().st_size))
+    return sorted(found, key=lambda it: it.id)
 
 
 def first_number(existing: Iterable[int]) -> int:
@@ -80,150 +79,89 @@ def first_number(existing: Iterable[int]) -> int:
 
 
 class Recovery:
-    """Reads both tiers back into the books. Runs once, before anything is served."""
+    """Reads pools back. Event loop thread only."""
 
-    def __init__(self, core: Core, devices: Devices) -> None:
-        self._core, self._devices = core, devices
-        self._found: defaultdict[str, list[Found]] = defaultdict(list)
+    def __init__(self, core: Core, room: Room, edits: Edits, found: Iterable[FoundChunk]) -> None:
+        self._core, self._room, self._edits = core, room, edits
+        self._chunks: defaultdict[str, list[Chunk]] = defaultdict(list)
+        for it in found:
+            self._chunks[it.pool_uid].append(core.chunks.found(*it))
 
-    async def run(self, chunks: Sequence[tuple[str, int]]) -> None:
-        """Raises FormatRefused for chunks of another format, JobFailed when the arena cannot be read."""
+    def pool_uids(self) -> set[str]:
+        """Pools of which chunks were found."""
+        return set(self._chunks)
+
+    async def recover(self, pool: Pool) -> None:
+        """Fill the pool's index; it may be served then. Raises FormatRefused, JobFailed."""
         started = time.monotonic()
-        await asyncio.gather(*(self._scan_chunk(*chunk) for chunk in chunks))
-        listed = await asyncio.gather(*(self._devices.open(device) for device in self._core.nvme.devices))
-        segments = [
-            (device, found) for device, files in zip(self._core.nvme.devices, listed, strict=True) for found in files
-        ]
-        self._core.nvme.start_sequence(first_number(found.sequence for _, found in segments))
-        await asyncio.gather(*(self._scan_segment(device, found) for device, found in segments))
-        for uid, found in self._found.items():
-            pool = self._core.pool(uid)
-            orphans = link(pool.index, found, self._core.arena.claim)
-            log(
-                "pool.recovered",
-                pool=uid,
-                blocks=pool.index.blocks,
-                dram_pages=pool.index.dram_pages,
-                nvme_pages=pool.index.nvme_pages,
-                orphans=orphans,
-            )
-        log("store.recovered", chunks=len(chunks), segments=len(segments), took_s=round(time.monotonic() - started, 3))
+        chunks = self._chunks.pop(pool.uid, [])
+        scans = [self._core.tasks.start("scan", self._scan(pool, chunk)) for chunk in chunks]
+        await asyncio.gather(*scans, self._core.nvme.stage(pool))
+        while not pool.index.link(_LINK_PAGES):
+            await asyncio.sleep(0)
+        await self._forget_notes(pool)
+        await self._edits.expire(pool)
+        pool.recovered = True
+        log(
+            "pool.recovered",
+            pool=pool.uid,
+            blocks=pool.index.blocks,
+            dram_pages=pool.index.dram_pages,
+            nvme_pages=pool.index.nvme_pages,
+            orphans=pool.index.orphans,
+            chunks=len(chunks),
+            took_s=round(time.monotonic() - started, 3),
+        )
 
-    async def _scan_chunk(self, pool_uid: str, chunk_id: int) -> None:
+    async def discard(self, pool_uid: str) -> None:
+        """Free the chunks of a pool that is not recovered, but purged. May be repeated. Raises JobFailed."""
+        chunks = self._chunks.get(pool_uid, [])
+        while chunks:
+            await self._room.free_file(pool_uid, chunks[-1].id)
+            self._core.chunks.discard(chunks.pop())
+        self._chunks.pop(pool_uid, None)
+
+    async def _scan(self, pool: Pool, chunk: Chunk) -> None:
+        """Stage the chunk's committed slots; a chunk that cannot be read is freed."""
         core = self._core
-        self._found.setdefault(pool_uid, [])
-        parts = await core.movers.run(jobs.ScanChunk(core.movers.next_id(), pool_uid, chunk_id), Priority.SCAN)
-        scans = [part for part in parts if isinstance(part, jobs.ChunkScanned)]
+        for attempt in range(1, _SCAN_ATTEMPTS + 1):
+            try:
+                job = jobs.ScanChunk(core.movers.next_id(), pool.uid, chunk.id)
+                scans = await core.movers.run(job, Priority.SCAN)
+                break
+            except MoverDied:
+                if attempt == _SCAN_ATTEMPTS:
+                    raise
         first = scans[0]
-        cut = Geometry(first.slot_bytes, first.slots, first.payload_at, first.file_bytes)
-        chunk = Chunk(chunk_id, pool_uid, cut, [number for scan in scans for number in scan.generations])
-        core.arena.adopt(chunk)
-        self._found[pool_uid] += [
-            Found(
-                it.layout,
-                it.hash,
-                it.parent,
-                join_key(it.group, it.shard),
-                it.size,
-                it.last_use_ms,
-                slot=Slot(chunk, it.slot),
-            )
-            for scan in scans
-            for it in scan.found
-            if round_up(it.size, PAGE) == cut.slot_bytes
-        ]
-
-    async def _scan_segment(self, device: Device, file: jobs.SegmentFound) -> None:
-        core = self._core
-        segment = Segment(device, file.pool, file.sequence, file.file_bytes)
-        segment.state = SegmentState.SEALED
-        job = jobs.ScanSegment(core.movers.next_id(), str(segment.path), file.pool, file.sequence)
-        try:
-            parts = await core.movers.run(job, Priority.SCAN)
-        except JobFailed as error:
-            self._devices.close(device, str(error))
+        if first.fault:
+            await self._lose(pool, chunk, first.fault)
             return
-        scans = [part for part in parts if isinstance(part, jobs.SegmentScanned)]
-        segment.file_bytes = scans[0].file_bytes
-        segment.written = segment.offset = segment.file_bytes
-        segment.entries = sum(len(scan.found) for scan in scans)
-        self._found.setdefault(file.pool, [])
-        core.pool(file.pool)
-        core.nvme.adopt(segment)
-        if scans[0].faults or not scans[0].usable:
-            log("segment.damaged", path=segment.path, faults=scans[0].faults, usable=scans[0].usable)
-            core.pool(file.pool).counters["pages_lost_nvme"] += scans[0].faults
-        self._found[file.pool] += [
-            Found(
-                it.layout,
-                it.hash,
-                it.parent,
-                join_key(it.group, it.shard),
-                it.size,
-                file.sequence // _US_PER_MS,
-                nvme=Location(segment, it.offset, it.checksum),
-            )
-            for scan in scans
-            for it in scan.found
-        ]
+        adopted = Chunk(chunk.id, pool.uid, Geometry(first.slot_bytes, first.slots, first.payload_at, first.file_bytes))
+        core.chunks.add(adopted)
+        add_to_index(pool, adopted, b"".join(scan.generations for scan in scans))
+        for scan in scans:
+            pool.index.stage_slots(chunk.id, scan.refs)
+            await asyncio.sleep(0)
+        damaged = sum(scan.damaged for scan in scans)
+        if damaged:
+            pool.counters["pages_lost_dram"] += damaged
+            log("slots.damaged", pool=pool.uid, chunk=f"{chunk.id:x}", slots=damaged)
+        core.chunk_added(pool.uid, chunk.id)
 
+    async def _lose(self, pool: Pool, chunk: Chunk, fault: str) -> None:
+        pool.counters["chunks_lost"] += 1
+        log("chunk.damaged", pool=pool.uid, chunk=f"{chunk.id:x}", bytes_lost=chunk.cut.file_bytes, error=fault)
+        try:
+            await self._room.free_file(pool.uid, chunk.id)
+        except JobFailed as error:  # it counts until the next start, which tries again
+            log("chunk.not_freed", pool=pool.uid, chunk=f"{chunk.id:x}", error=error)
+        else:
+            self._core.chunks.discard(chunk)
 
-def link(index: Index, found: Sequence[Found], claim: Callable[[Slot], None]) -> int:
-    """Put what was found into an empty index, parents first; returns how many pages had no parent.
-
-    `claim` is called with each slot that is used; the others stay free.
-    """
-    by_parent: defaultdict[tuple[bytes, bytes], dict[bytes, list[Found]]] = defaultdict(dict)
-    for it in found:
-        by_parent[it.layout, it.parent].setdefault(it.hash, []).append(it)
-    linked = 0
-    order: list[tuple[Page, int]] = []
-    ready = deque((layout, parent) for layout, parent in by_parent if parent == b"")
-    while ready:
-        layout, parent = ready.popleft()
-        for hash_, pages in by_parent.pop((layout, parent), {}).items():
-            for it in pages:
-                page = _link_page(index, it, claim)
-                if page is not None:
-                    linked += 1
-                    order.append((page, it.last_use_ms))
-            if (layout, hash_) in by_parent:
-                ready.append((layout, hash_))
-    _order_by_use(index, order)
-    return len(found) - linked
-
-
-def _link_page(index: Index, it: Found, claim: Callable[[Slot], None]) -> Page | None:
-    """The page, if it is of use: its parent is there, and it lies nowhere newer in this tier."""
-    try:
-        page = index.add(it.layout, it.hash, it.parent or None, it.key, it.size)
-    except AbsentParent:
-        return None
-    if page.size != it.size:
-        return None
-    if it.slot is not None:
-        if page.slot is not None:
-            return None
-        claim(it.slot)
-        index.set_slot(page, it.slot)
-    elif it.nvme is not None:
-        if page.nvme is not None and page.nvme.segment.sequence > it.nvme.segment.sequence:
-            return None
-        index.set_nvme(page, it.nvme)
-    return page
-
-
-def _order_by_use(index: Index, order: Sequence[tuple[Page, int]]) -> None:
-    """Warm pages up in the order of their last use, every ancestor as warm as its warmest descendant."""
-    last_use: dict[Page, int] = {}
-    for page, used in order:
-        last_use[page] = max(used, last_use.get(page, 0))
-    depth: dict[Page, int] = {}
-    for page in last_use:  # parents were linked first
-        parent = page.node.parent
-        depth[page] = depth[parent.pages[page.key]] + 1 if parent else 0
-    for page in sorted(depth, key=lambda it: -depth[it]):
-        if page.node.parent:
-            above = page.node.parent.pages[page.key]
-            last_use[above] = max(last_use[above], last_use[page])
-    index.touch_pages(sorted(last_use, key=lambda it: (last_use[it], -depth[it])))
+    async def _forget_notes(self, pool: Pool) -> None:
+        """The scans have cleared all slots that notes of deletions make void."""
+        job = jobs.ClearDeleted(self._core.movers.next_id(), pool.uid, [])
+        try:
+            await self._core.movers.run(job, Priority.SCAN)
+        except JobFailed as error:
+            log("delete.notes_not_cleared", pool=pool.uid, error=error)

@@ -1,167 +1,230 @@
-"""Room in DRAM: carries out what `policy` decides, until a slot is free or none can be."""
+"""Room in dram: makes chunks, gives them back, and waits, as `policy` decides, until an index has a slot."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from . import jobs
-from .arena import Chunk, Slot
-from .arena_format import Geometry
+from .arena_format import CHUNK_HEADER_BYTES, SLOT_HEADER_BYTES, Geometry
+from .chunks import Chunk
 from .core import Core, Pool
 from .errors import DeviceError, JobFailed, MoverDied
 from .log import log
 from .movers import Priority
 from .policy import (
     Await,
-    Evict,
+    ChunkView,
     GiveBack,
     Grow,
     NoRoom,
-    RoomStep,
     RoomView,
+    decide_exchange,
+    decide_growth,
     decide_room,
-    decide_surplus_chunk,
-    is_arena_crowded,
+    decide_surplus,
+    most_slots,
 )
+from .ports import PoolView
 
 _FULL_S: Final = 30.0
 """After the mount refused a chunk, take what there is for the capacity this long."""
-_COMPARE_EVERY: Final = 64
-"""Evictions between two looks for a colder chunk of another class."""
+_SHORT_S: Final = 5.0
+"""A class that had no free slot is short of room for so long."""
 _DROP_ATTEMPTS: Final = 3
+_CLEAR_PAGES: Final = 256
+"""Evicted at a stretch: a small part of a millisecond."""
+_CLEAR_ATTEMPTS: Final = 8
+"""Rounds without success, since readers came back to the chunk."""
 
 
 class Room:
-    """Hands out slots. Event loop thread only."""
+    """Makes room. Event loop thread only."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._growth = asyncio.Lock()
-        self._evictions: Counter[tuple[str, int]] = Counter()
         self._full_bytes, self._full_until = 0, 0.0
+        self._short: dict[tuple[str, int], float] = {}
+        """By pool and class, when it last had no free slot."""
 
-    async def reserve(self, pool: Pool, slot_bytes: int, deadline: float) -> Slot | NoRoom:
-        """A slot for a page of this class, by `deadline` (the loop's time).
+    def max_slots(self, pool: PoolView) -> int:
+        """How many slots of the pool may be in use: the index has memory for so many pages."""
+        config = self._core.config
+        mean = int(config.mean_page)
+        others = sum(it.index.slots_in_use for it in self._core.pools.values() if it.uid != pool.uid)
+        quota = pool.grant.dram_quota if pool.grant else 0
+        return max(0, min(most_slots(quota, mean), most_slots(int(config.arena.capacity), mean) - others))
 
-        The caller fills it and places a page in it, or gives it back with `release`.
+    async def make_room(self, pool: PoolView, slot_bytes: int, deadline: float) -> bool:
+        """See ports.SlotRoom."""
+        return await self.make(self._core.pools[pool.uid], slot_bytes, deadline) is None
+
+    async def make(self, pool: Pool, slot_bytes: int, deadline: float) -> NoRoom | None:
+        """One step towards a slot of this class, none being free or evictable: ask the index again then.
+
+        By `deadline` (the loop's time). NoRoom: there will be none.
         """
-        while True:
-            slot = self.reserve_nowait(pool, slot_bytes)
-            if slot is not None:
-                return slot
-            step = self._decide(pool, slot_bytes)
-            if isinstance(step, NoRoom):
-                return step
-            if isinstance(step, Await):
-                if not await pool.progress.wait(deadline):
-                    return NoRoom("what is in dram was not written to nvme in time")
-            else:
-                resize = self._core.tasks.start("resize", self._resize(pool, slot_bytes))
-                remaining = deadline - asyncio.get_running_loop().time()
-                if not (await asyncio.wait((resize,), timeout=max(0.0, remaining)))[0]:
-                    return NoRoom("a chunk was not made or given back in time")
-
-    def reserve_nowait(self, pool: Pool, slot_bytes: int) -> Slot | None:
-        """As `reserve`; None: a chunk would have to be made or given back, or something waited for."""
-        slot = None if is_arena_crowded(self._view(pool)) else self._core.arena.take(pool.uid, slot_bytes)
-        if slot is None and isinstance(step := self._decide(pool, slot_bytes), Evict):
-            pool.index.drop_slot(step.page)
-            pool.counters["pages_evicted_dram"] += 1
-            self._evictions[pool.uid, slot_bytes] += 1
-            slot = self._core.arena.take(pool.uid, slot_bytes)
-        return slot
-
-    def release(self, pool: Pool, slot: Slot) -> None:
-        """Give back a slot that no page was placed in."""
-        self._core.arena.release(slot)
-        pool.progress.fire()
-
-    async def give_back(self, chunk: Chunk) -> None:
-        """Drop an idle chunk's pages from DRAM and free its memory. Raises JobFailed."""
         core = self._core
-        pool = core.pools[chunk.pool_uid]
-        pages = list(chunk.pages.values())
-        for page in pages:
-            if page.slot is not None:
-                pool.index.drop_slot(page)
-        pool.counters["pages_evicted_dram"] += len(pages)
-        core.arena.close(chunk)
-        await self._drop(chunk)
-        core.movers.forget_chunk(chunk.pool_uid, chunk.id)
-        pool.progress.fire()
+        core.nvme.relieve(pool, slot_bytes)
+        step = decide_room(self._view(pool), slot_bytes, self._chunk_views())
+        if isinstance(step, NoRoom):
+            return step
+        if isinstance(step, Await):
+            if not await pool.progress.wait(deadline):
+                return NoRoom("what is in dram was not written to nvme in time")
+            return None
+        resize = core.tasks.start("resize", self._resize(pool, slot_bytes, core.chunks.pool_bytes(pool.uid)))
+        remaining = deadline - asyncio.get_running_loop().time()
+        if not (await asyncio.wait((resize,), timeout=max(0.0, remaining)))[0]:
+            return NoRoom("a chunk was not made or given back in time")
+        return None
+
+    def look_ahead(self, pool: Pool, slot_bytes: int) -> None:
+        """Slots of this class were handed out: make the next chunk while there still are some."""
+        free = pool.index.free_slots(slot_bytes)
+        if not free:
+            self._short[pool.uid, slot_bytes] = asyncio.get_running_loop().time()
+        if self._growth.locked():
+            return
+        cut = decide_growth(self._view(pool), slot_bytes)
+        if cut is not None and free * 2 < cut.slots:
+            self._core.tasks.start("grow", self._resize(pool, slot_bytes, self._core.chunks.pool_bytes(pool.uid)))
+        elif cut is None and not free:
+            self._core.nvme.relieve(pool, slot_bytes)
 
     async def trim(self) -> None:
         """Give back retired chunks, and what lowered quotas and capacity no longer allow, if idle. Raises JobFailed."""
         core = self._core
         async with self._growth:
             while True:
-                quotas = {pool.uid: pool.dram_quota for pool in core.pools.values() if pool.grant is not None}
-                chunk = decide_surplus_chunk(core.arena, quotas, core.config.arena.capacity)
-                if chunk is None:
-                    return
-                await self.give_back(chunk)
+                over = {
+                    pool.uid
+                    for pool in core.pools.values()
+                    if pool.grant is not None and core.chunks.pool_bytes(pool.uid) > pool.dram_quota
+                }
+                surplus = decide_surplus(
+                    self._chunk_views(),
+                    core.chunks.retired,
+                    over,
+                    over_capacity=core.chunks.total_bytes > core.config.arena.capacity,
+                )
+                if surplus is None or not await self.give_back(core.chunks.files[surplus.id]):
+                    break
+            await self._exchange()
 
-    def _decide(self, pool: Pool, slot_bytes: int) -> RoomStep:
-        compare = self._evictions[pool.uid, slot_bytes] % _COMPARE_EVERY == 0
-        return decide_room(self._view(pool, compare=compare), slot_bytes)
+    async def give_back(self, chunk: Chunk) -> bool:
+        """Drop an idle chunk's pages from dram and free its memory. False: readers came back. Raises JobFailed."""
+        core = self._core
+        index = core.pools[chunk.pool_uid].index
+        left, failed = index.clear_chunk(chunk.id, _CLEAR_PAGES), 0
+        while left:
+            await asyncio.sleep(0)
+            before, left = left, index.clear_chunk(chunk.id, _CLEAR_PAGES)
+            failed = failed + 1 if left == before else 0
+            if failed == _CLEAR_ATTEMPTS:
+                if chunk.id not in core.chunks.retired:
+                    index.reopen_chunk(chunk.id)
+                return False
+        core.chunks.close(chunk)
+        await self._drop(chunk)
+        core.movers.forget_chunk(chunk.pool_uid, chunk.id)
+        core.nvme.forget_chunk(chunk.pool_uid, chunk.id)
+        core.chunk_gone(chunk.pool_uid, chunk.id)
+        core.pools[chunk.pool_uid].progress.fire()
+        return True
 
-    def _view(self, pool: Pool, *, compare: bool = False) -> RoomView:
+    async def free_file(self, pool_uid: str, chunk_id: int) -> None:
+        """Free the file of a chunk that no index knows. Raises JobFailed."""
+        core = self._core
+        for attempt in range(1, _DROP_ATTEMPTS + 1):
+            try:
+                await core.movers.run(jobs.DropChunk(core.movers.next_id(), pool_uid, chunk_id), Priority.ROOM)
+                break
+            except MoverDied:
+                if attempt == _DROP_ATTEMPTS:
+                    raise
+
+    async def _exchange(self) -> None:
+        """Move memory of a pool that is full from classes of pages that went cold to those that are short of it."""
+        core, now = self._core, asyncio.get_running_loop().time()
+        self._short = {key: at for key, at in self._short.items() if now - at < _SHORT_S}
+        for pool_uid in {uid for uid, _ in self._short}:
+            pool = core.pools.get(pool_uid)
+            classes = [slot_bytes for uid, slot_bytes in self._short if uid == pool_uid]
+            if pool is None or any(decide_growth(self._view(pool), it) for it in classes):
+                continue
+            chunk = decide_exchange(self._chunk_views_of(pool), classes)
+            if chunk is not None:
+                await self.give_back(core.chunks.files[chunk.id])
+
+    def _view(self, pool: Pool) -> RoomView:
         core = self._core
         capacity = int(core.config.arena.capacity)
         if asyncio.get_running_loop().time() < self._full_until:
             capacity = min(capacity, self._full_bytes)
         return RoomView(
-            core.arena,
-            pool.index,
             pool.uid,
+            core.chunks.pool_bytes(pool.uid),
+            core.chunks.total_bytes,
             pool.dram_quota,
             capacity,
-            core.config.arena.slot_alignment,
-            busy=pool.writes > 0,
-            mean_page_bytes=int(core.config.mean_page),
-            compare=compare,
+            core.file_alignment,
+            crowded=pool.index.slots_in_use >= self.max_slots(pool),
+            busy=pool.filling > 0 or core.nvme.writing(pool),
         )
 
-    async def _resize(self, pool: Pool, slot_bytes: int) -> None:
-        """Make or give back one chunk, if that is still what has to be done."""
+    def _chunk_views(self) -> Iterator[ChunkView]:
+        for pool in self._core.pools.values():
+            yield from self._chunk_views_of(pool)
+
+    def _chunk_views_of(self, pool: Pool) -> Iterator[ChunkView]:
+        files = self._core.chunks.files
+        return (ChunkView(pool.uid, *chunk) for chunk in pool.index.chunks() if chunk[0] in files)
+
+    async def _resize(self, pool: Pool, slot_bytes: int, bytes_before: int) -> None:
+        """Make or give back one chunk, unless someone has since."""
+        core = self._core
         async with self._growth:
-            if self._core.arena.has_free(pool.uid, slot_bytes) and not is_arena_crowded(self._view(pool)):
+            if core.chunks.pool_bytes(pool.uid) != bytes_before:
                 return
-            step = self._decide(pool, slot_bytes)
+            step = decide_room(self._view(pool), slot_bytes, self._chunk_views())
             try:
                 if isinstance(step, Grow):
                     await self._grow(pool, step.cut)
                 elif isinstance(step, GiveBack):
-                    await self.give_back(step.chunk)
+                    await self.give_back(core.chunks.files[step.chunk])
             except DeviceError as error:
-                self._full_bytes = self._core.arena.total_bytes
+                self._full_bytes = core.chunks.total_bytes
                 self._full_until = asyncio.get_running_loop().time() + _FULL_S
-                log("arena.full", bytes=self._full_bytes, capacity=self._core.config.arena.capacity, error=error)
+                log("arena.full", bytes=self._full_bytes, capacity=core.config.arena.capacity, error=error)
             except JobFailed as error:
                 log("arena.resize_failed", pool=pool.uid, error=error)
 
     async def _grow(self, pool: Pool, cut: Geometry) -> None:
         core = self._core
-        chunk = core.arena.reserve(pool.uid, cut)
+        chunk = core.chunks.reserve(pool.uid, cut)
         job = jobs.CreateChunk(core.movers.next_id(), pool.uid, chunk.id, *cut)
         try:
             await core.movers.run(job, Priority.ROOM)
         except JobFailed:
             await self._drop(chunk)
             raise
-        core.arena.add(chunk)
+        core.chunks.add(chunk)
+        add_to_index(pool, chunk, b"")
+        core.chunk_added(pool.uid, chunk.id)
+        pool.progress.fire()
 
     async def _drop(self, chunk: Chunk) -> None:
         """Remove the chunk's file, wherever its making or an earlier attempt left it. Raises JobFailed."""
-        core = self._core
-        for attempt in range(1, _DROP_ATTEMPTS + 1):
-            try:
-                job = jobs.DropChunk(core.movers.next_id(), chunk.pool_uid, chunk.id)
-                await core.movers.run(job, Priority.ROOM)
-                break
-            except MoverDied:
-                if attempt == _DROP_ATTEMPTS:
-                    raise
-        core.arena.discard(chunk)
+        await self.free_file(chunk.pool_uid, chunk.id)
+        self._core.chunks.discard(chunk)
+
+
+def add_to_index(pool: Pool, chunk: Chunk, generations: bytes) -> None:
+    """Let the pool's index hand out the chunk's slots. `generations`: 64 bits each; b"": all are 0."""
+    cut = chunk.cut
+    pool.index.add_chunk(
+        chunk.id, cut.slot_bytes, cut.slots, cut.payload_at, CHUNK_HEADER_BYTES, SLOT_HEADER_BYTES, generations
+    )

@@ -48,7 +48,7 @@ class Server:
 
     def __init__(self) -> None:
         self.store: Store | None = None
-        """Set once recovery is done."""
+        """Set once it has begun to recover; a pool is served as soon as it is recovered."""
         self.grants: tuple[PoolGrant, ...] | None = None
         """None: not told yet."""
         self.draining = False
@@ -123,6 +123,18 @@ class Server:
                     break
                 total -= session.memory
                 session.end(Refusal(RefusalCode.LIMIT, "this pod's connections keep too much memory; read replies"))
+
+    def chunk_added(self, pool_uid: str, chunk: int) -> None:
+        """Tell the pool's clients of a new chunk."""
+        for session in self._all_sessions():
+            if session.announcer is not None and session.pool is not None and session.pool.uid == pool_uid:
+                session.announcer.added(chunk)
+
+    def chunk_gone(self, pool_uid: str, chunk: int) -> None:
+        """Tell the pool's clients that a chunk may be unmapped."""
+        for session in self._all_sessions():
+            if session.announcer is not None and session.pool is not None and session.pool.uid == pool_uid:
+                session.announcer.gone(chunk)
 
     def connections(self) -> Counter[str]:
         """Sessions by pool UID."""

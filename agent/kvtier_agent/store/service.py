@@ -20,6 +20,7 @@ from .locks import FileLock
 from .log import log
 from .nodelink import NodeLink
 from .recovery import acquire_lock, settle_arena
+from .scheduling import tidy
 from .server import Identity, Server
 from .store import Store, set_pools_of
 
@@ -64,13 +65,15 @@ class Service:
                 return
             if not await _finished(settle_arena(arena, _LOCK_WAIT_S), stopped):
                 return
-            self._store = Store(self._config)
-            if await _finished(self._store.start(), stopped):
-                self._server.store = self._store
+            self._store = store = Store(self._config)
+            if await _finished(store.start(self._server.chunk_added, self._server.chunk_gone), stopped):
+                self._server.store = store
                 self._tasks.start("pools", self._apply_pools())
                 self._tasks.start("upkeep", self._keep_up())
                 log("store.serving", arena=self._config.arena.path, movers=self._config.movers)
-                await stopped
+                await asyncio.wait((stopped, store.failed), return_when=asyncio.FIRST_COMPLETED)
+                if store.failed.done():
+                    store.failed.result()
         finally:
             await self._end()
             lock.release()
@@ -113,10 +116,11 @@ class Service:
             await self._changed.wait()
 
     async def _complete(self, message: SetPools) -> None:
-        """Wait until purges are durable and, for a drain, writes flushed; only then is the generation acted on."""
+        """Wait until purges are durable, pools recovered and, for a drain, writes flushed; only then is it acted on."""
         assert self._store is not None
         await self._store.purged()
         self._store.apply_grants(message.pools)
+        await self._store.recovered()
         while message.drain and not self._drained:
             self._drained = await self._store.flush(asyncio.get_running_loop().time() + _FLUSH_S)
             await asyncio.sleep(0 if self._drained else _UPKEEP_S)
@@ -126,9 +130,9 @@ class Service:
         assert self._store is not None
         while True:
             await asyncio.sleep(_UPKEEP_S)
-            self._store.expire_holds()
             self._server.shed()
-            await self._store.trim()
+            await self._store.keep_up()
+            tidy()
 
     async def _send_snapshots(self) -> None:
         while True:
@@ -156,7 +160,7 @@ class Service:
         )
 
     def _not_ready(self) -> str:
-        if self._server.store is None:
+        if self._server.store is None or not self._server.store.is_recovered():
             return "recovering"
         if self._link is not None and self._link.message:
             return self._link.message

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable
 from typing import Final, Protocol
 
 import msgspec
-from kvtier_client.protocol.messages import (
-    MAX_CHUNKS,
-    PROTOCOL_VERSIONS,
-    Chunks,
-    Done,
-    Get,
-    GetReply,
-    Hello,
-    HelloReply,
-    Lookup,
-    Put,
-    RefusalCode,
-    Refused,
-    Release,
-    Stage,
-    ToAgent,
-)
+from kvtier_client.protocol import messages as m
 
 from .aio import Tasks
+from .announcer import Announcer
 from .channel import Channel
 from .core import Pool
 from .errors import Refusal
+from .gets import Part
 from .log import log
-from .puts import Staging
+from .staging import Staging
 from .store import Store
 
 _MAX_REQUESTS: Final = 16
@@ -64,12 +49,12 @@ class Session:
         self._admission = admission
         self._store: Store | None = None
         self._staging: Staging | None = None
-        self._known_chunks: set[int] = set()
+        self._announcer: Announcer | None = None
         self._requests = 0
         self._ended = False
         self._tasks = Tasks()
-        self._channel: Channel[ToAgent] = Channel(
-            sock, ToAgent, self._received, self._closed, on_malformed=self._malformed, out_limit=_OUT_BYTES
+        self._channel: Channel[m.ToAgent] = Channel(
+            sock, m.ToAgent, self._received, self._closed, on_malformed=self._malformed, out_limit=_OUT_BYTES
         )
         self._hello_timer = asyncio.get_running_loop().call_later(_HELLO_S, self._channel.close, "no hello came")
 
@@ -78,10 +63,15 @@ class Session:
         """Bytes that are kept for the client's side of the connection."""
         return self._channel.memory
 
+    @property
+    def announcer(self) -> Announcer | None:
+        """What tells the client of chunks, once its hello was accepted and until it is closed."""
+        return None if self._channel.closed else self._announcer
+
     def end(self, refusal: Refusal) -> None:
         """Say why, and close. Puts that are under way store nothing more."""
         self._ended = True
-        self._channel.send(Refused(refusal.code, refusal.message))
+        self._channel.send(m.Refused(refusal.code, refusal.message))
         self._channel.close_when_sent(str(refusal))
 
     def _closed(self, reason: str) -> None:
@@ -93,109 +83,123 @@ class Session:
         self._admission.leave(self)
 
     def _malformed(self, reason: str) -> None:
-        self._channel.send(Refused(RefusalCode.MALFORMED, reason))
+        self._channel.send(m.Refused(m.RefusalCode.MALFORMED, reason))
 
-    def _received(self, message: ToAgent) -> None:
+    def _received(self, message: m.ToAgent) -> None:
         try:
             self._handle(message)
         except Refusal as refusal:
-            self._channel.send(Refused(refusal.code, refusal.message, getattr(message, "request_id", 0)))
-            if isinstance(message, Hello) or self.pool is None:
+            self._channel.send(m.Refused(refusal.code, refusal.message, getattr(message, "request_id", 0)))
+            if isinstance(message, m.Hello) or self.pool is None:
                 self._channel.close_when_sent(str(refusal))
 
-    def _handle(self, message: ToAgent) -> None:
-        if isinstance(message, Hello):
+    def _handle(self, message: m.ToAgent) -> None:
+        pool, store, announcer = self.pool, self._store, self._announcer
+        if isinstance(message, m.Hello):
             self._hello(message)
             return
-        pool, store = self.pool, self._store
-        if pool is None or store is None:
-            raise Refusal(RefusalCode.MALFORMED, "the first frame has to be a hello")
-        if isinstance(message, Lookup):
-            self._channel.send(store.lookup(pool, message))
-        elif isinstance(message, Release):
+        if pool is None or store is None or announcer is None:
+            raise Refusal(m.RefusalCode.MALFORMED, "the first frame has to be a hello")
+        announcer.heard()
+        if isinstance(message, m.Get):
+            self._get(store, pool, message)
+        elif isinstance(message, m.Lookup):
+            self._channel.send(store.gets.lookup(pool, message))
+        elif isinstance(message, m.Release):
             pool.holds.release(self.pod, message.hold_id)
             pool.progress.fire()
-        elif isinstance(message, Stage):
-            self._stage(message)
-        elif isinstance(message, Get):
-            self._start(message.request_id, self._get(store, pool, message))
-        else:
+        elif isinstance(message, m.Put):
             self._put(store, pool, message)
+        else:
+            self._handle_rare(store, pool, message)
 
-    def _hello(self, hello: Hello) -> None:
+    def _handle_rare(
+        self, store: Store, pool: Pool, message: m.Stage | m.Hold | m.Prefetch | m.Delete | m.Pin | m.Report
+    ) -> None:
+        if isinstance(message, m.Stage):
+            self._stage(message)
+        elif isinstance(message, m.Hold):
+            self._start(message.request_id, store.gets.hold(pool, self.pod, message))
+        elif isinstance(message, m.Prefetch):
+            self._channel.send(store.gets.prefetch(pool, message))
+        elif isinstance(message, m.Delete):
+            self._start(message.request_id, store.edits.delete(pool, message))
+        elif isinstance(message, m.Pin):
+            self._channel.send(store.edits.pin(pool, message))
+        else:
+            store.report(pool, message)
+
+    def _hello(self, hello: m.Hello) -> None:
         if self.pool is not None:
-            raise Refusal(RefusalCode.MALFORMED, "a second hello")
-        lowest, highest = PROTOCOL_VERSIONS
+            raise Refusal(m.RefusalCode.MALFORMED, "a second hello")
+        lowest, highest = m.PROTOCOL_VERSIONS
         version = min(highest, hello.versions[1])
         if version < max(lowest, hello.versions[0]):
             raise Refusal(
-                RefusalCode.VERSION,
+                m.RefusalCode.VERSION,
                 f"the client speaks versions {hello.versions[0]} to {hello.versions[1]}, this store {lowest} to "
                 f"{highest}; install a client at most one minor release away",
             )
         self._store, self.pool = self._admission.admit(self)
         self._hello_timer.cancel()
+        self._announcer = Announcer(self._channel, self._store, self.pool)
         grant = self.pool.grant
         assert grant is not None
         name = f"{grant.namespace}/{grant.name}" if grant.namespace else grant.name
         log("session.opened", pod=self.pod, client=hello.client[:80], pool=name)
-        self._channel.send(HelloReply(version, SERVER, name, grant.uid))
+        self._channel.send(m.HelloReply(version, SERVER, name, grant.uid))
+        self._announcer.ahead(self._store.chunk_ids(self.pool))
 
-    def _stage(self, message: Stage) -> None:
+    def _stage(self, message: m.Stage) -> None:
         fd = self._channel.take_fd()
         if fd is None:
-            raise Refusal(RefusalCode.BAD_STAGING, "no descriptor came with the staging")
+            raise Refusal(m.RefusalCode.BAD_STAGING, "no descriptor came with the staging")
         staging = Staging(fd, message.bytes, lambda: not self._ended)
         if self._staging is not None:
             self._staging.done()
         self._staging = staging
-        self._channel.send(Done(message.request_id))
+        self._channel.send(m.Done(message.request_id))
 
-    def _put(self, store: Store, pool: Pool, message: Put) -> None:
+    def _put(self, store: Store, pool: Pool, message: m.Put) -> None:
         if self._staging is None:
-            raise Refusal(RefusalCode.BAD_STAGING, "stage memory before the first put")
-        self._start(message.request_id, store.put(pool, self._staging, message))
+            raise Refusal(m.RefusalCode.BAD_STAGING, "stage memory before the first put")
+        self._start(message.request_id, store.puts.put(pool, self._staging, message))
 
-    async def _get(self, store: Store, pool: Pool, message: Get) -> msgspec.Struct:
-        reply = await store.get(pool, self.pod, message)
+    def _get(self, store: Store, pool: Pool, message: m.Get) -> None:
+        answer = store.gets.get_nowait(pool, self.pod, message)
+        if isinstance(answer, Part):
+            self._send_part(answer)
+        else:
+            parts = store.gets.get_parts(pool, self.pod, message, answer, self._send_part)
+            self._start(message.request_id, parts)
+
+    def _send_part(self, part: Part) -> None:
+        """Send places, after the descriptors that they need. Raises Refusal."""
+        assert self.pool is not None
+        assert self._announcer is not None
+        if self._channel.closed:  # what was held for the client would only lapse
+            self.pool.holds.release(self.pod, part.reply.hold_id)
+            return
         try:
-            if not self._channel.closed:
-                self._announce(store, pool, reply)
+            self._announcer.before_reply(part.chunks)
         except OSError as error:
-            pool.holds.release(self.pod, reply.hold_id)
-            raise Refusal(RefusalCode.UNAVAILABLE, f"the arena cannot be opened: {error.strerror}") from error
-        return reply
+            self.pool.holds.release(self.pod, part.reply.hold_id)
+            raise Refusal(m.RefusalCode.UNAVAILABLE, f"the arena cannot be opened: {error.strerror}") from error
+        self._channel.send(part.reply)
 
-    def _announce(self, store: Store, pool: Pool, reply: GetReply) -> None:
-        """Send descriptors of chunks that are new to this connection, before the reply that names them."""
-        fresh = list(dict.fromkeys(place.chunk for place in reply.places if place.chunk not in self._known_chunks))
-        gone = [id_ for id_ in self._known_chunks if not store.has_chunk(id_)] if fresh else []
-        self._known_chunks.difference_update(gone)
-        for start in range(0, len(fresh), MAX_CHUNKS):
-            ids = fresh[start : start + MAX_CHUNKS]
-            fds: list[int] = []
-            try:
-                for id_ in ids:
-                    fds.append(os.open(store.client_chunk_path(pool, id_), os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401
-            except OSError:
-                for fd in fds:
-                    os.close(fd)
-                raise
-            self._channel.send(Chunks(ids, gone), fds)
-            self._known_chunks.update(ids)
-            gone = []
-
-    def _start(self, request_id: int, work: Awaitable[msgspec.Struct]) -> None:
+    def _start(self, request_id: int, work: Awaitable[msgspec.Struct | None]) -> None:
         self._requests += 1
         if self._requests >= _MAX_REQUESTS:
             self._channel.pause()
         self._tasks.start("request", self._answer(request_id, work))
 
-    async def _answer(self, request_id: int, work: Awaitable[msgspec.Struct]) -> None:
+    async def _answer(self, request_id: int, work: Awaitable[msgspec.Struct | None]) -> None:
+        """Send what `work` returns, unless it has answered itself."""
+        reply: msgspec.Struct | None
         try:
             reply = await work
         except Refusal as refusal:
-            reply = Refused(refusal.code, refusal.message, request_id)
+            reply = m.Refused(refusal.code, refusal.message, request_id)
         except Exception:
             self._channel.close("internal error")  # the task's own report names it
             raise
@@ -203,11 +207,7 @@ class Session:
             self._requests -= 1
             self._channel.resume()
         if self._channel.closed:
-            self._give_up(reply)
-        else:
+            if isinstance(reply, m.HoldReply) and self.pool is not None:
+                self.pool.holds.release(self.pod, reply.hold_id)
+        elif reply is not None:
             self._channel.send(reply)
-
-    def _give_up(self, reply: msgspec.Struct) -> None:
-        """The client is gone: what was held for it would only lapse."""
-        if isinstance(reply, GetReply) and self.pool is not None:
-            self.pool.holds.release(self.pod, reply.hold_id)

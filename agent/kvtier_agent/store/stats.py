@@ -25,7 +25,9 @@ COUNTERS: Final = (
     "bytes_written_nvme",
     "pages_evicted_dram",
     "pages_evicted_nvme",
+    "pages_lost_dram",
     "pages_lost_nvme",
+    "chunks_lost",
     "puts",
     "puts_refused",
 )

@@ -1,4 +1,4 @@
-"""The store: one index over DRAM and NVMe for each pool, without its sockets.
+"""The store: one index over dram and nvme for each pool, without its sockets.
 
 Puts together the books, the movers and what works on them; decides nothing itself. Sessions and
 listeners are in `server`, processes and signals in `main`.
@@ -8,159 +8,184 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kvtier_client.protocol.messages import Get, GetReply, Lookup, LookupReply, Put, PutReply, Tier
+from kvtier_client.protocol.messages import Report, Tier
 
 from kvtier_agent.config import StoreConfig
 from kvtier_agent.control import PoolGrant, PoolSnapshot, SetPools, TierUse
 
-from . import gets
-from .arena import Arena
-from .arena_format import is_pool_uid
-from .core import Core, Pool
-from .devices import Devices
-from .errors import JobFailed
-from .index import Page
-from .keeper import SegmentKeeper
-from .loader import Loader
+from .arena_format import PAGE, is_pool_uid
+from .chunks import Chunks
+from .core import Core, Pool, unix_now
+from .descriptors import Descriptors
+from .edits import Edits
+from .errors import JobFailed, StoreError
+from .gets import Gets
+from .hugepages import decide_alignment
 from .log import log
-from .movers import Movers
-from .nvme import Device, Nvme, SegmentState
-from .puts import Puts, Staging
+from .movers import COPY, Movers
+from .no_nvme import NoNvme
+from .puts import Puts
 from .recovery import Recovery, first_number, list_chunks
 from .room import Room
-from .writer import Writer
+from .touches import Touches
 
 _PURGE_POLL_S: Final = 0.05
 _PURGE_REPORT_S: Final = 5.0
+_REPORTS: Final = 64
+"""Layouts of one pool whose engines' speed is kept."""
+
+ChunkTold = Callable[[str, int], None]
 
 
 class Store:
     """All pools of one node. Event loop thread only."""
 
     def __init__(self, config: StoreConfig) -> None:
-        """The caller has the arena's locks (`recovery.settle_arena`)."""
+        """The caller has the arena's locks (`recovery.settle_arena`). Raises HugePagesMissing, OSError."""
         arena_path = Path(config.arena.path)
-        self._chunks = list_chunks(arena_path)
-        nvme = config.nvme
-        devices = [Device(it.name, Path(it.path)) for it in nvme.devices] if nvme else []
-        self.movers = Movers(config.movers, arena_path)
-        self._core = Core(
-            config,
-            self.movers,
-            Arena(first_number(id_ for _, id_ in self._chunks)),
-            Nvme(int(nvme.capacity) if nvme else 0, devices, int(config.mean_page)),
-        )
-        self._devices = Devices(self._core)
+        found = list_chunks(arena_path)
+        strict = config.node_socket is not None
+        alignment = decide_alignment(arena_path, max(PAGE, config.arena.slot_alignment), strict=strict)
+        self.movers = Movers(COPY, config.movers, arena_path)
+        self._core = Core(config, self.movers, Chunks(first_number(it.id for it in found)), alignment)
         self._room = Room(self._core)
-        self._keeper = SegmentKeeper(self._core, self._devices)
-        self._writer = Writer(self._core, self._keeper)
-        self._loader = Loader(self._core, self._room, self._devices)
-        self._puts = Puts(self._core, self._room, self._writer)
+        self._core.nvme = self._nvme = NoNvme()
+        self.edits = Edits(self._core)
+        self._touches = Touches(self._core)
+        self.gets = Gets(self._core, self._touches)
+        self.puts = Puts(self._core, self._room)
+        self.descriptors = Descriptors(self._core)
+        self._recovery = Recovery(self._core, self._room, self.edits, found)
+        self._on_nvme: set[str] = set()
+        """Pools that were found there and are neither granted nor purged yet."""
+        self._recoveries: dict[str, asyncio.Task[None]] = {}
         self._purges: dict[str, asyncio.Task[None]] = {}
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ends, with the error, when something was found that keeps this store from serving."""
 
-    async def start(self) -> None:
-        """Start the movers and recover. Raises FormatRefused, JobFailed."""
+    async def start(self, chunk_added: ChunkTold, chunk_gone: ChunkTold) -> None:
+        """Start the movers, open the devices. Pools are recovered once they are granted.
+
+        The two are called with pool and chunk.
+        """
+
+        def added(pool_uid: str, chunk: int) -> None:
+            self.descriptors.add(pool_uid, chunk)
+            chunk_added(pool_uid, chunk)
+
+        def gone(pool_uid: str, chunk: int) -> None:
+            self.descriptors.forget(chunk)
+            chunk_gone(pool_uid, chunk)
+
+        self._core.chunk_added, self._core.chunk_gone = added, gone
         self.movers.start()
-        await Recovery(self._core, self._devices).run(self._chunks)
+        self._on_nvme = await self._nvme.open()
+        self._core.tasks.start("touches", self._touches.run())
 
     async def close(self) -> None:
         """End background work and the movers. Raises nothing; `flush` first."""
         await self._core.tasks.cancel()
+        await self._nvme.close()
         await self.movers.close()
+        self.descriptors.close()
 
     def pool(self, uid: str) -> Pool | None:
         """The pool, if it is served now."""
         found = self._core.pools.get(uid)
-        return found if found is not None and found.grant is not None else None
+        return found if found is not None and found.grant is not None and found.recovered else None
 
     def apply_grants(self, grants: tuple[PoolGrant, ...]) -> None:
         """Serve these pools and no others, whose connections were ended before, and start to purge the others.
 
-        A pool that is being purged is served once that is done: apply again then.
+        A pool that is new is served once it is recovered. One that is being purged is served once that is done: apply
+        again then.
         """
+        core = self._core
         wanted = {grant.uid: grant for grant in grants if is_pool_uid(grant.uid)}
         for grant in grants:
             if grant.uid not in wanted:
                 log("pool.refused", pool=grant.uid, error="the UID cannot name a folder")
-        for uid, pool in self._core.pools.items():
-            if uid not in wanted and uid not in self._purges:
-                pool.grant = None
-                self._purges[uid] = self._core.tasks.start("purge", self._purge(pool))
-        for uid, grant in wanted.items():
-            if uid in self._purges:
-                continue
-            pool = self._core.pool(uid)
-            is_new, pool.grant = pool.grant is None, grant
-            if is_new:
-                self._writer.enqueue(pool, _unwritten(pool))
+        for uid in {*core.pools, *self._recovery.pool_uids(), *self._on_nvme} - wanted.keys() - self._purges.keys():
+            pool = core.pool(uid)
+            pool.grant = None
+            self._purges[uid] = core.tasks.start("purge", self._purge(pool))
+        for uid in wanted.keys() - self._purges.keys():
+            grant = wanted[uid]
+            pool = core.pool(uid, grant.eviction)
+            pool.grant = grant
+            if not pool.recovered and uid not in self._recoveries:
+                self._recoveries[uid] = core.tasks.start("recover", self._recover(pool))
 
     async def purged(self) -> None:
         """Wait until all that was to be purged is gone, durably."""
         while self._purges:
             await asyncio.wait(list(self._purges.values()))
 
+    async def recovered(self) -> None:
+        """Wait until every granted pool is served."""
+        while self._recoveries:
+            await asyncio.wait(list(self._recoveries.values()))
+
     def retire_chunks(self, pool_uid: str) -> None:
         """Empty the pool's DRAM as it is now, and use that memory no more: someone who lost the pool has it mapped."""
         log("pool.retired", pool=pool_uid)
-        self._core.arena.retire(pool_uid)
+        pool = self._core.pools.get(pool_uid)
+        if pool is not None:
+            pool.index.retire_chunks()
+        self._core.chunks.retired.update(chunk.id for chunk in self._core.chunks.of_pool(pool_uid))
 
-    async def trim(self) -> None:
-        """Give back what is retired, and what quotas and capacity no longer allow, as far as it is idle."""
+    async def keep_up(self) -> None:
+        """What is due now and then: lapsed holds, pins and blocks, and memory that has to be given back."""
+        now = asyncio.get_running_loop().time()
+        for pool in self.served():
+            pool.holds.expire(now)
+            pool.index.unpin_expired(unix_now())
+            pool.progress.fire()
         try:
             await self._room.trim()
+            for pool in self.served():
+                await self.edits.expire(pool)
         except JobFailed as error:
             log("arena.trim_failed", error=error)
-        for pool in list(self._core.pools.values()):
-            if pool.grant is not None:
-                await self._keeper.trim(pool)
-
-    def expire_holds(self) -> None:
-        """Release holds that have lapsed."""
-        now = asyncio.get_running_loop().time()
-        for pool in self._core.pools.values():
-            pool.holds.expire(now)
 
     async def flush(self, deadline: float) -> bool:
         """Whether all that was put is on its device, by `deadline` (the loop's time)."""
-        pools = list(self._core.pools.values())
-        return all(await asyncio.gather(*(self._writer.flush(pool, deadline) for pool in pools)))
+        pools = [pool for pool in self._core.pools.values() if pool.recovered]
+        return all(await asyncio.gather(*(self._nvme.flush(pool, deadline) for pool in pools)))
 
-    def lookup(self, pool: Pool, message: Lookup) -> LookupReply:
-        """Raises Refusal."""
-        return gets.lookup(pool, message)
+    def report(self, pool: Pool, message: Report) -> None:
+        """An engine says how fast it computes."""
+        pool.reports.pop(message.layout, None)
+        pool.reports[message.layout] = message
+        if len(pool.reports) > _REPORTS:
+            del pool.reports[next(iter(pool.reports))]
+        self._nvme.report(pool, message)
 
-    async def get(self, pool: Pool, pod: str, message: Get) -> GetReply:
-        """Raises Refusal."""
-        return await gets.get(pool, self._loader, pod, message)
-
-    async def put(self, pool: Pool, staging: Staging, message: Put) -> PutReply:
-        """Raises Refusal."""
-        return await self._puts.put(pool, staging, message)
-
-    def client_chunk_path(self, pool: Pool, chunk_id: int) -> Path:
-        """Where a client's descriptor of the chunk is opened."""
-        return self._core.client_chunk_path(pool.uid, chunk_id)
+    def chunk_ids(self, pool: Pool) -> list[int]:
+        """Of the pool's chunks."""
+        return [chunk.id for chunk in self._core.chunks.of_pool(pool.uid)]
 
     def has_chunk(self, chunk_id: int) -> bool:
         """Whether the chunk is still there."""
-        return chunk_id in self._core.arena.chunks
+        return chunk_id in self._core.chunks.files
 
     def tiers(self) -> dict[str, TierUse]:
         """Capacity and use over all pools."""
-        core = self._core
-        pools = core.pools.values()
+        config = self._core.config
+        pools = self._core.pools.values()
         dram = TierUse(
-            int(core.config.arena.capacity),
+            int(config.arena.capacity),
             sum(pool.index.dram_bytes for pool in pools),
             sum(pool.index.dram_pages for pool in pools),
         )
-        if core.config.nvme is None:
+        if config.nvme is None:
             return {Tier.DRAM.value: dram}
         nvme = TierUse(
-            core.nvme.capacity_bytes,
+            int(config.nvme.capacity),
             sum(pool.index.nvme_bytes for pool in pools),
             sum(pool.index.nvme_pages for pool in pools),
         )
@@ -183,35 +208,53 @@ class Store:
             connections,
             asked,
             hit,
-            dict(pool.counters),
+            {**pool.counters, "pages_evicted_dram": pool.index.evicted_pages},
         )
 
     def served(self) -> list[Pool]:
-        """The pools that are granted."""
-        return [pool for pool in self._core.pools.values() if pool.grant is not None]
+        """The pools that are granted and recovered."""
+        return [pool for pool in self._core.pools.values() if pool.grant is not None and pool.recovered]
+
+    def is_recovered(self) -> bool:
+        """Whether every granted pool is served."""
+        return all(pool.recovered for pool in self._core.pools.values() if pool.grant is not None)
 
     def device_errors(self) -> dict[str, str]:
         """By name, why a device is not in use."""
-        return {device.name: device.error for device in self._core.nvme.devices if device.error}
+        return self._nvme.device_errors()
 
     def direct_io(self) -> dict[str, bool]:
-        """By name, whether a device's file system takes direct I/O."""
-        return {device.name: device.direct for device in self._core.nvme.devices if not device.error}
+        """By name, whether a device takes direct I/O."""
+        return self._nvme.direct_io()
+
+    async def _recover(self, pool: Pool) -> None:
+        try:
+            await self._recovery.recover(pool)
+            self._on_nvme.discard(pool.uid)
+        except (StoreError, OSError) as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+        finally:
+            del self._recoveries[pool.uid]
 
     async def _purge(self, pool: Pool) -> None:
         """Remove all that the pool has here, as its last I/O and holds end. Durable when it returns."""
         core = self._core
         log("pool.purging", pool=pool.uid, blocks=pool.index.blocks)
+        if recovery := self._recoveries.get(pool.uid):
+            await asyncio.wait((recovery,))
+        pool.recovered = True  # as what is left of it goes, there is nothing to serve
         loop = asyncio.get_running_loop()
         report_at = loop.time() + _PURGE_REPORT_S
         try:
             while not await self._purge_once(pool):
                 if loop.time() >= report_at:
                     report_at = loop.time() + _PURGE_REPORT_S
-                    log("pool.purge_waits", pool=pool.uid, holds=len(pool.holds), writes=pool.writes)
+                    log("pool.purge_waits", pool=pool.uid, holds=len(pool.holds), writing=self._nvme.writing(pool))
                 await asyncio.sleep(_PURGE_POLL_S)
             await asyncio.to_thread(shutil.rmtree, core.arena_path / pool.uid, ignore_errors=True)
             del core.pools[pool.uid]
+            self._on_nvme.discard(pool.uid)
             log("pool.purged", pool=pool.uid)
         finally:
             del self._purges[pool.uid]
@@ -220,28 +263,17 @@ class Store:
         """Remove what is idle now; whether nothing is left, but on closed devices."""
         core = self._core
         pool.holds.expire(float("inf"))
-        for segment in list(core.nvme.pool_segments(pool.uid)):
-            if segment.io == 0 and segment.state is not SegmentState.GONE:
-                await self._keeper.drop(segment)
         try:
-            for chunk in list(core.arena.pool_chunks(pool.uid)):
-                if chunk.id in core.arena.chunks and chunk.is_idle():
+            await self._recovery.discard(pool.uid)
+            await self._nvme.purge(pool)
+            idle = {chunk for chunk, _, _, _, is_idle, _ in pool.index.chunks() if is_idle}
+            for chunk in list(core.chunks.of_pool(pool.uid)):
+                if chunk.id in idle:
                     await self._room.give_back(chunk)
         except JobFailed as error:
             log("pool.purge_failed", pool=pool.uid, error=error)
-        left = any(core.nvme.pool_segments(pool.uid)) or core.arena.pool_bytes(pool.uid)
-        return not left and pool.writes == 0
-
-
-def _unwritten(pool: Pool) -> list[Page]:
-    """Pages that lie in DRAM only, chains in order."""
-    roots = [node for node in pool.index.nodes() if node.parent is None]
-    pages: list[Page] = []
-    while roots:
-        node = roots.pop()
-        pages += [page for page in node.pages.values() if page.nvme is None]
-        roots += node.children
-    return pages
+            return False
+        return not core.chunks.pool_bytes(pool.uid) and not self._nvme.writing(pool)
 
 
 def set_pools_of(config: StoreConfig) -> SetPools:
@@ -249,5 +281,18 @@ def set_pools_of(config: StoreConfig) -> SetPools:
     pools = []
     for pool in config.pools:
         namespace, _, name = pool.name.rpartition("/")
-        pools.append(PoolGrant(pool.uid, namespace, name, int(pool.dram_quota), int(pool.nvme_quota or 0), ()))
+        pools.append(
+            PoolGrant(
+                pool.uid,
+                namespace,
+                name,
+                int(pool.dram_quota),
+                int(pool.nvme_quota or 0),
+                (),
+                eviction=pool.eviction,
+                write=pool.write,
+                ttl_s=pool.ttl_s,
+                restore=pool.restore,
+            )
+        )
     return SetPools(1, tuple(pools))
