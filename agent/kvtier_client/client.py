@@ -1,40 +1,35 @@
-"""The client: lookup, get and put against the local agent. Whatever fails is a miss.
+"""The client: lookups, gets and puts against the local agent. Whatever fails is a miss.
 
 What goes wrong with the agent, the node or the connection never raises: the call finds, restores or
 stores nothing (or less), and is counted by cause in `misses`. Wrong arguments raise ValueError.
-The protocol's page: docs/protocol.md.
+For asyncio: `kvtier_client.aio`. The protocol's page: docs/protocol.md.
 """
 
 from __future__ import annotations
 
-import itertools
-import logging
 import os
-import threading
+import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Self, TypeVar
-
-import numpy as np
+from typing import Self, TypeVar
 
 from .arena import ChunkMappings
-from .buffers import readable_bytes, writable_bytes
-from .checks import check_chain, check_deadline, check_pages, check_put
+from .attendant import Attendant
+from .calls import Call
 from .connection import Connection
-from .failures import GENERATION, PROTOCOL, SIZE_MISMATCH, Deadline, Failure
-from .pool import ConnectionPool
-from .protocol.messages import WHOLE_BLOCK, Get, GetReply, Lookup, LookupReply, PageId, PutReply, Reach
-from .putting import PutStep, Putter
-from .results import BufferLike, Found, Held, Page, Restored, Stored
-from .staging import cut_into_parts
+from .driving import drive
+from .failures import Deadline, Failure
+from .flows import open_connection
+from .pool import Turn
+from .protocol.messages import WHOLE_BLOCK, PageId, Reach
+from .results import BufferLike, Found, Held, Hold, Page, Restored, Stored
+from .staging import Lease
+from .workings import Options, Workings
 
-SOCKET_VARIABLE: Final = "KVTIER_SOCKET"
-DEFAULT_SOCKET: Final = "/run/kvtier/kvtier.sock"
-
-log = logging.getLogger("kvtier.client")
 Result = TypeVar("Result")
 
 
@@ -52,18 +47,11 @@ class Client:
         """Connects at the first call, so that the agent need not be there yet.
 
         `socket_path` is by default $KVTIER_SOCKET, or else /run/kvtier/kvtier.sock. `deadline_s` bounds each
-        lookup and get, `put_deadline_s` each put, unless the call says otherwise. `staging_bytes` of this pod's
-        memory are used at most for puts, which take turns. Raises ValueError.
+        call, `put_deadline_s` each put, unless the call says otherwise. `staging_bytes` of this pod's memory are
+        used at most for puts and `staging`, and up to as much again for a while after a put was not answered.
+        Raises ValueError.
         """
-        check_deadline(deadline_s)
-        check_deadline(put_deadline_s)
-        if staging_bytes < 4096:
-            raise ValueError(f"staging_bytes must be at least 4096, not {staging_bytes}")
-        self._path = Path(socket_path or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
-        self._deadline_s = deadline_s
-        self._put_deadline_s = put_deadline_s
-        self._staging_bytes = staging_bytes
-        self._request_ids = itertools.count(1)
+        self._options = Options.of(socket_path, deadline_s, put_deadline_s, staging_bytes)
         self._start_afresh()
         _forkable.add(self)
 
@@ -74,8 +62,7 @@ class Client:
         Causes: no_agent, timeout, closed, protocol, refused:CODE, backoff, busy, generation, size_mismatch,
         local, client_closed.
         """
-        with self._count_lock:
-            return self._misses.copy()
+        return self._workings.misses
 
     def lookup(
         self,
@@ -83,26 +70,16 @@ class Client:
         hashes: Sequence[bytes],
         *,
         pages: Sequence[PageId] = WHOLE_BLOCK,
+        prefetch: bool = False,
         deadline_s: float | None = None,
     ) -> Found:
         """How many leading blocks of the chain `hashes` can be had now.
 
-        `pages` are those that make a block whole for the caller. At most 32,768 pages are asked for; what
-        lies behind them is not looked up. Raises ValueError.
+        `pages` are those that make a block whole for the caller. At most 32,768 pages are asked for; what lies behind
+        them is not looked up. With `prefetch` the agent starts to bring into DRAM what it found below. Raises
+        ValueError.
         """
-        asked = check_chain(layout, hashes, check_pages(pages))
-        deadline = self._deadline(deadline_s)
-
-        def ask(connection: Connection) -> Found:
-            request = Lookup(next(self._request_ids), layout, asked, tuple(pages))
-            reply = connection.request(request, LookupReply, deadline)
-            if not 0 <= reply.dram_blocks <= reply.whole_blocks <= len(asked):
-                raise Failure(PROTOCOL, f"the agent's answer to {len(asked)} blocks makes no sense: {reply}")
-            return Found(reply.whole_blocks, reply.dram_blocks)
-
-        if not asked:
-            return Found()
-        return self._attempt(ask, deadline) or Found()
+        return self._carry_out(self._workings.calls.lookup(layout, hashes, pages, prefetch), deadline_s)
 
     def get(
         self,
@@ -110,57 +87,72 @@ class Client:
         hashes: Sequence[bytes],
         *,
         pages: Sequence[PageId] = WHOLE_BLOCK,
+        hold: int = 0,
         deadline_s: float | None = None,
     ) -> Held:
         """The leading blocks of the chain that are there by the deadline, in place and held.
 
-        Use it in a `with` block; a hold that is not released lapses by itself, and then `intact()` tells.
-        Raises ValueError.
+        Use it in a `with` block; a hold that is not released lapses by itself, and then `intact()` tells. With `hold`,
+        the id of a hold of this pod, it is what that one keeps, and whoever made it releases it; if it has ended the
+        blocks are held anew. Raises ValueError.
         """
-        asked = check_chain(layout, hashes, check_pages(pages))
-        deadline = self._deadline(deadline_s)
-
-        def ask(connection: Connection) -> Held:
-            request = Get(next(self._request_ids), layout, asked, deadline.answer_within_ms(), tuple(pages))
-            reply = connection.request(request, GetReply, deadline)
-            if not 0 <= reply.blocks <= len(asked) or len(reply.places) != reply.blocks * len(pages):
-                raise Failure(PROTOCOL, f"the agent named {len(reply.places)} places for {reply.blocks} blocks")
-            places = tuple((connection.chunk_of(place), place) for place in reply.places)
-            release = _releaser(self._pool, connection, reply.hold_id) if reply.hold_id else None
-            return Held(len(pages), places, release, lambda: self._count(GENERATION))
-
-        if not asked:
-            return Held()
-        return self._attempt(ask, deadline) or Held()
+        return self._carry_out(self._workings.calls.get(layout, hashes, pages, hold), deadline_s)
 
     def get_into(
         self,
         layout: bytes,
         hashes: Sequence[bytes],
-        buffers: Sequence[BufferLike],
+        buffers: Sequence[BufferLike | None],
         *,
         pages: Sequence[PageId] = WHOLE_BLOCK,
+        hold: int = 0,
         deadline_s: float | None = None,
     ) -> Restored:
         """Copy the leading blocks into `buffers`, one of exactly the page's size for each page, and verify them.
 
-        Buffers come block after block, pages as asked, as many as hashes times pages. Raises ValueError.
+        Buffers come block after block, pages as asked, as many as hashes times pages; None where a trailing page is
+        not wanted. An array whose first dimension counts them is as good as a list, and faster where they are many.
+        Copies begin with the first part of the answer, while later parts are still read from a device; what was
+        verified before a failure counts. Buffers from `aligned_pages` are the fastest. Raises ValueError.
         """
-        if len(buffers) != len(hashes) * len(pages):
-            raise ValueError(f"{len(hashes)} blocks of {len(pages)} pages need as many buffers, not {len(buffers)}")
-        targets = [writable_bytes(buffer, f"buffers[{index}]") for index, buffer in enumerate(buffers)]
-        with self.get(layout, hashes, pages=pages, deadline_s=deadline_s) as held:
-            views = held.views
-            copied = 0
-            for target, view in zip(targets, views, strict=False):
-                if target.nbytes != view.nbytes:
-                    self._count(SIZE_MISMATCH)
-                    break
-                np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(view, np.uint8))
-                copied += 1
-            intact = held.intact()
-        blocks = min(copied // len(pages), intact)
-        return Restored(blocks, held.tiers[: blocks * len(pages)])
+        restoring, call = self._workings.calls.get_into(layout, hashes, buffers, pages, hold)
+        self._carry_out(call, deadline_s)
+        return restoring.result()
+
+    def hold(
+        self,
+        layout: bytes,
+        hashes: Sequence[bytes],
+        *,
+        pages: Sequence[PageId] = WHOLE_BLOCK,
+        deadline_s: float | None = None,
+    ) -> Hold:
+        """Bring the leading blocks into DRAM, as far as the deadline allows, and keep them there.
+
+        Its `id` may go to other processes of the same pod, for `get(..., hold=id)`. Raises ValueError.
+        """
+        return self._carry_out(self._workings.calls.hold(layout, hashes, pages), deadline_s)
+
+    def release(self, hold: int, *, deadline_s: float | None = None) -> bool:
+        """Give back a hold of another process of this pod by its id; whether the agent was told.
+
+        Raises ValueError.
+        """
+        return self._carry_out(self._workings.calls.release(hold), deadline_s)
+
+    def prefetch(
+        self,
+        layout: bytes,
+        hashes: Sequence[bytes],
+        *,
+        pages: Sequence[PageId] = WHOLE_BLOCK,
+        deadline_s: float | None = None,
+    ) -> int:
+        """Start to bring the leading blocks into DRAM, and do not wait for it: how many are there or on their way.
+
+        Raises ValueError.
+        """
+        return self._carry_out(self._workings.calls.prefetch(layout, hashes, pages), deadline_s)
 
     def put(
         self,
@@ -174,32 +166,85 @@ class Client:
         """Store pages of consecutive blocks of one chain, and wait until they reached `reach`.
 
         `parent` is the hash of the block before the first one, None where the chain begins. Pages of one block
-        stand together. What exceeds the staging is stored in several steps, in chain order, so that a failure
-        leaves a shorter chain. Raises ValueError.
+        stand together. A large put is stored piece by piece in chain order, so that a failure leaves a shorter
+        chain; while the agent takes one piece the next is copied. Pages that all lie in memory from `staging` are not
+        copied. Raises ValueError.
         """
-        check_put(layout, parent, pages)
-        data = [readable_bytes(page.data, f"pages[{index}].data") for index, page in enumerate(pages)]
-        parts = cut_into_parts(parent, pages, [view.nbytes for view in data], self._putter.staging_bytes)
-        deadline = self._deadline(self._put_deadline_s if deadline_s is None else deadline_s)
-        source = iter(data)
-        replies: list[PutReply] = []
-        for part in parts:
-            step = PutStep(layout, part, tuple(itertools.islice(source, len(part.pages))), reach)
-            reply = self._put_step(step, deadline)
-            if reply is None:
-                break
-            replies.append(reply)
-        return Stored(
-            sum(reply.stored_pages for reply in replies),
-            sum(reply.known_pages for reply in replies),
-            _least([reply.reached for reply in replies], reach) if len(replies) == len(parts) else None,
-        )
+        workings = self._workings
+        putting = workings.calls.put(layout, parent, pages, reach, workings.areas)
+        if not pages:
+            return putting.result()
+        deadline = self._options.put_deadline(deadline_s)
+        lease: Lease | None = None
+        try:
+            if putting.lease_bytes:
+                lease = self._lease(putting.lease_bytes, deadline)
+            call = Call(lambda connection, deadline: putting.flow(connection, deadline, workings.stagings, lease), None)
+            self._attempt(call, deadline)
+        except Failure as failure:
+            workings.count_failure(failure)
+        finally:
+            if lease is not None:
+                lease.free()
+        return putting.result()
+
+    @contextmanager
+    def staging(self, size: int, *, deadline_s: float | None = None) -> Iterator[memoryview]:
+        """`size` bytes to fill with pages, which a put within the context then stores without another copy.
+
+        Each page begins at a multiple of 4,096 for the agent's copy to be fast. What was put once is not to be written
+        again: take new staging for the next blocks. Where none is to be had by the deadline it is ordinary memory,
+        and its put copies. Raises ValueError.
+        """
+        self._options.check_staging(size)
+        workings = self._workings
+        lease: Lease | None = None
+        try:
+            lease = self._lease(size, self._options.put_deadline(deadline_s))
+        except Failure as failure:
+            workings.count_failure(failure)
+        area = workings.areas.open(size, lease)
+        try:
+            yield area.view
+        finally:
+            workings.areas.close(area)
+
+    def delete(self, layout: bytes, hashes: Sequence[bytes], *, deadline_s: float | None = None) -> bool:
+        """Delete these blocks and all below them from every tier; True: done, and they will not come back.
+
+        Raises ValueError.
+        """
+        return self._carry_out(self._workings.calls.delete(layout, hashes), deadline_s)
+
+    def pin(self, layout: bytes, hashes: Sequence[bytes], seconds: int, *, deadline_s: float | None = None) -> int:
+        """Keep the leading blocks for `seconds`, 0 to let go: how many are pinned now.
+
+        The pool limits how much may be pinned. Raises ValueError.
+        """
+        return self._carry_out(self._workings.calls.pin(layout, hashes, seconds), deadline_s)
+
+    def report(
+        self,
+        layout: bytes,
+        *,
+        block_tokens: int,
+        prefill_tokens_per_s: float,
+        at_depth: int,
+        bytes_per_token: float,
+        deadline_s: float | None = None,
+    ) -> bool:
+        """Tell how fast the engine computes tokens behind the first `at_depth`, for what `offered_blocks` says.
+
+        `bytes_per_token` is the KV cache of one token. Whether the agent was told. Raises ValueError.
+        """
+        call = self._workings.calls.report(layout, block_tokens, prefill_tokens_per_s, at_depth, bytes_per_token)
+        return self._carry_out(call, deadline_s)
 
     def close(self) -> None:
         """Close the connections; later calls are misses. May be repeated. Held views stay readable."""
         _forkable.discard(self)
-        self._pool.close()
-        self._putter.close()
+        self._attendant.end()
+        self._workings.close()
 
     def __enter__(self) -> Self:
         return self
@@ -211,54 +256,83 @@ class Client:
 
     def _start_afresh(self) -> None:
         """Everything that a child process must not share with its parent."""
-        self._count_lock = threading.Lock()
-        self._misses: Counter[str] = Counter()
-        mappings, path = ChunkMappings(), self._path
-        self._pool = ConnectionPool(lambda deadline: Connection.open(path, mappings, deadline))
-        self._putter = Putter(self._staging_bytes)
+        self._attendant = Attendant()
+        self._mappings = ChunkMappings(self._attendant.wake)
+        self._workings = Workings(self._options)
 
     def _after_fork(self) -> None:
-        self._pool.abandon()
-        self._putter.drop_staging()
+        self._workings.abandon()
         self._start_afresh()
 
-    def _deadline(self, seconds: float | None) -> Deadline:
-        return Deadline(self._deadline_s if seconds is None else check_deadline(seconds))
-
-    def _attempt(self, ask: Callable[[Connection], Result], deadline: Deadline) -> Result | None:
-        """The outcome of `ask` on a connection; None, and counted, when it fails."""
+    def _carry_out(self, call: Call[Result], deadline_s: float | None) -> Result:
+        """The call's outcome, or what it comes to when it fails."""
+        deadline = self._options.deadline(deadline_s)
+        if call.flow is None:
+            return call.nothing
         try:
-            with self._pool.borrow(deadline) as connection:
-                return ask(connection)
+            return self._attempt(call, deadline)
         except Failure as failure:
-            self._count(failure.cause)
-            log.debug("a call failed: %s", failure)
-            return None
+            self._workings.count_failure(failure)
+            return call.nothing
 
-    def _put_step(self, step: PutStep, deadline: Deadline) -> PutReply | None:
-        request_id = next(self._request_ids)
+    def _attempt(self, call: Call[Result], deadline: Deadline) -> Result:
+        """The outcome on a connection. Raises Failure."""
+        workings = self._workings
+        pool = workings.pool
+        began = time.monotonic()
+        connection: Connection | None = None
         try:
-            with self._putter.turn(deadline):
-                return self._attempt(
-                    lambda connection: self._putter.put_step(step, connection, deadline, request_id), deadline
-                )
+            connection = self._connection(deadline)
+            assert call.flow is not None
+            result = drive(call.flow(connection, deadline), deadline, workings.copier)
         except Failure as failure:
-            self._count(failure.cause)
-            return None
+            pool.failed(failure, began, connection)
+            raise
+        except BaseException:
+            if connection is not None:
+                pool.drop(connection)
+            raise
+        pool.succeeded(connection)
+        return result
 
-    def _count(self, cause: str) -> None:
-        with self._count_lock:
-            self._misses[cause] += 1
+    def _connection(self, deadline: Deadline) -> Connection:
+        """An idle connection, or a new one. Raises Failure."""
+        pool = self._workings.pool
+        turn = pool.take()
+        if isinstance(turn, Future):
+            turn = self._wait_for_turn(turn, deadline)
+        if turn is not None:
+            return turn
+        try:
+            flow = open_connection(self._options.path, self._mappings)
+            connection = drive(flow, deadline, self._workings.copier)
+        except BaseException:
+            pool.not_opened()
+            raise
+        pool.opened(connection)
+        self._attendant.attend(pool, self._mappings)
+        return connection
 
+    def _wait_for_turn(self, future: Future[Turn], deadline: Deadline) -> Turn:
+        try:
+            return future.result(deadline.remaining())
+        except (TimeoutError, CancelledError):
+            raise self._workings.pool.give_up(future) from None
+        except BaseException:
+            self._workings.pool.give_up(future)
+            raise
 
-def _least(reaches: Sequence[Reach | None], asked: Reach) -> Reach | None:
-    """How far all of them got; `asked` where there are none, and None where one got nowhere."""
-    known = [reach for reach in reaches if reach is not None]
-    return min(known, key=list(Reach).index, default=asked) if len(known) == len(reaches) else None
-
-
-def _releaser(pool: ConnectionPool, connection: Connection, hold_id: int) -> Callable[[], None]:
-    return lambda: pool.release(connection, hold_id)
+    def _lease(self, size: int, deadline: Deadline) -> Lease:
+        """Staging of `size` bytes. Raises Failure."""
+        stagings = self._workings.stagings
+        future = stagings.lease(size)
+        try:
+            return future.result(deadline.remaining())
+        except TimeoutError:
+            raise stagings.give_up(future) from None
+        except BaseException:
+            stagings.give_up(future)
+            raise
 
 
 _forkable: weakref.WeakSet[Client] = weakref.WeakSet()

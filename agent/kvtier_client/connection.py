@@ -1,47 +1,24 @@
-"""One connection to the agent: hello, handover, and one request at a time."""
+"""One connection to the agent, without waiting: what would block says so, and a driver waits in its own way."""
 
 from __future__ import annotations
 
-import os
-import select
+import itertools
 import socket
-from collections import deque
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from . import sockets
-from .arena import Chunk, ChunkMappings
-from .failures import CLOSED, PROTOCOL, Deadline, Failure, RequestRefused, failing_as
-from .protocol.frames import FrameDecoder, FrameError, encode_frame
-from .protocol.messages import (
-    MAX_CHUNKS,
-    PROTOCOL_VERSIONS,
-    Chunks,
-    Done,
-    Get,
-    GetReply,
-    Handover,
-    Hello,
-    HelloReply,
-    Lookup,
-    LookupReply,
-    PagePlace,
-    Put,
-    PutReply,
-    Refused,
-    Release,
-    Stage,
-    ToClient,
-)
+from .arena import ChunkMappings
+from .failures import CLOSED, PROTOCOL, Failure
+from .inbox import Inbox
+from .placed import ChunkTable
+from .protocol.frames import encode_frame
+from .protocol.messages import Release, ToClient
 from .staging import Staging
 
-READ_BYTES: Final = 64 << 10
-RELEASE_DEADLINE_S: Final = 0.1
-
-Request = Lookup | Get | Stage | Put
-Reply = TypeVar("Reply", LookupReply, GetReply, PutReply, Done)
+READ_BYTES: Final = 256 << 10
 
 
 def client_name() -> str:
@@ -53,18 +30,19 @@ def client_name() -> str:
 
 
 class Connection:
-    """A connection that has passed its hello. Used by one thread at a time.
+    """A non-blocking socket, and what came through it. Used by one thread at a time.
 
     After a Failure other than RequestRefused it must be closed.
     """
 
     def __init__(self, sock: socket.socket, mappings: ChunkMappings) -> None:
-        self._sock = sock
+        """Takes over `sock`."""
+        sock.setblocking(False)
+        self.sock = sock
+        self._inbox = Inbox(mappings)
         self._mappings = mappings
-        self._decoder: FrameDecoder[ToClient] = FrameDecoder(ToClient)
-        self._inbox: deque[ToClient] = deque()
-        self._descriptors: deque[int] = deque()
-        self._chunks: dict[int, Chunk] = {}
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._request_ids = itertools.count(1)
         self.closed = False
         self.staging: Staging | None = None
         """What the agent was last offered here."""
@@ -72,159 +50,108 @@ class Connection:
         """Holds to give back when the connection is next free."""
 
     @classmethod
-    def open(cls, path: Path, mappings: ChunkMappings, deadline: Deadline) -> Connection:
-        """Connect to the socket at `path`, follow a handover, and agree on a version.
+    def fresh(cls, mappings: ChunkMappings) -> Connection:
+        """One that is not connected yet."""
+        return cls(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), mappings)
+
+    @property
+    def chunks(self) -> ChunkTable:
+        """What the agent named here."""
+        return self._inbox.chunks
+
+    def next_request_id(self) -> int:
+        """A number that no request had on this connection."""
+        return next(self._request_ids)
+
+    def connect_now(self, path: Path) -> bool:
+        """Connect, or False when the backlog is full.
+
+        Raises Failure when nobody listens at `path`.
+        """
+        return sockets.connect_now(self.sock, path)
+
+    def send_now(self, data: memoryview, descriptors: Sequence[int] = ()) -> int:
+        """Send what fits, with `descriptors` beside the first byte: how many bytes went, 0 where none fit.
 
         Raises Failure.
         """
-        connection = cls(sockets.connect(path, deadline), mappings)
         try:
-            answer = connection._greet(deadline)
-            if isinstance(answer, Handover):
-                handed = connection._handed_over(deadline)
-                connection.close()
-                connection = cls(handed, mappings)
-                answer = connection._greet(deadline)
-            if not isinstance(answer, HelloReply):
-                raise Failure(PROTOCOL, f"the agent answered a hello with {type(answer).__name__}")
-            if not PROTOCOL_VERSIONS[0] <= answer.version <= PROTOCOL_VERSIONS[1]:
-                raise Failure(PROTOCOL, f"the agent chose version {answer.version}, which was not offered")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            if descriptors:
+                return socket.send_fds(self.sock, [data], descriptors)
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise Failure(CLOSED, error.strerror or str(error)) from error
 
-    def request(
-        self, message: Request, answer: type[Reply], deadline: Deadline, descriptors: Sequence[int] = ()
-    ) -> Reply:
-        """Send one request and wait for its `answer`.
+    def received(self) -> ToClient | None:
+        """The next of the messages that were read already.
 
-        Raises RequestRefused when the agent refuses it, Failure on anything else.
+        Raises Failure.
         """
-        self._send(encode_frame(message), deadline, descriptors)
-        reply = self._receive(deadline)
-        if isinstance(reply, Refused) and reply.request_id == message.request_id:
-            raise RequestRefused(reply.code, reply.message)
-        if isinstance(reply, Refused):
-            raise Failure(f"refused:{reply.code}", f"the agent refused ({reply.code}): {reply.message}")
-        if not isinstance(reply, answer) or reply.request_id != message.request_id:
-            raise Failure(PROTOCOL, f"the agent answered a {type(message).__name__} with {type(reply).__name__}")
-        return reply
+        return self._inbox.pop()
 
-    def chunk_of(self, place: PagePlace) -> Chunk:
-        """The mapped chunk that holds `place`.
+    def receive_now(self) -> ToClient | None:
+        """The agent's next message, or None when it is not here yet.
 
-        Raises Failure when the agent named what it did not send, or a place outside.
+        Raises Failure.
         """
-        chunk = self._chunks.get(place.chunk)
-        if chunk is None or not chunk.holds(place):
-            raise Failure(PROTOCOL, f"the agent named a place outside its chunks: {place}")
-        return chunk
+        while (message := self._inbox.pop()) is None:
+            if not self._read_now():
+                return None
+        return message
+
+    def is_alive(self) -> bool:
+        """Whether an idle connection still stands; takes in the chunks that the agent sent meanwhile."""
+        try:
+            while self._read_now():
+                if self._inbox.peek() is not None:
+                    return False
+            return self._inbox.peek() is None
+        except Failure:
+            return False
 
     def send_due_releases(self) -> None:
         """Give back the holds that are due.
 
-        Raises Failure.
+        Raises Failure, also when the agent does not take them at once.
         """
         due, self.due_releases = self.due_releases, []
         if due:
-            frames = b"".join(encode_frame(Release(hold)) for hold in due)
-            self._send(frames, Deadline(RELEASE_DEADLINE_S), ())
+            frames = b"".join([encode_frame(Release(hold)) for hold in due])
+            if self.send_now(memoryview(frames)) < len(frames):
+                raise Failure(CLOSED, "the agent reads no more")
 
-    def is_alive(self) -> bool:
-        """Whether an idle connection still stands; takes in what the agent sent meanwhile. Does not block."""
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
+    def handed_over(self) -> Connection:
+        """The connection whose descriptor came with a handover. This one is then of no more use.
+
+        Raises Failure.
+        """
+        descriptor = self._inbox.take_descriptor()
         try:
-            while poll.poll(0) and not self._next_message():
-                self._read(Deadline(RELEASE_DEADLINE_S))
-            return self._next_message() is None
-        except Failure:
-            return False
+            handed = socket.socket(fileno=descriptor)
+        except OSError as error:
+            sockets.close_descriptor(descriptor)
+            raise Failure(PROTOCOL, f"a handover: {error.strerror or error}") from error
+        if (handed.family, handed.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
+            handed.close()
+            raise Failure(PROTOCOL, "a handover came with a descriptor that is no Unix stream socket")
+        return Connection(handed, self._mappings)
 
     def close(self) -> None:
         """Close the socket and every descriptor that nothing took. May be repeated."""
         self.closed = True
-        self._sock.close()
-        while self._descriptors:
-            os.close(self._descriptors.popleft())
+        self.sock.close()
+        self._inbox.close()
 
-    def _greet(self, deadline: Deadline) -> ToClient:
-        self._send(encode_frame(Hello(PROTOCOL_VERSIONS, client_name())), deadline, ())
-        answer = self._receive(deadline)
-        if isinstance(answer, Refused):
-            raise Failure(f"refused:{answer.code}", f"the agent refused ({answer.code}): {answer.message}")
-        return answer
-
-    def _handed_over(self, deadline: Deadline) -> socket.socket:
-        if len(self._descriptors) != 1:
-            raise Failure(PROTOCOL, f"a handover came with {len(self._descriptors)} descriptors instead of 1")
-        descriptor = self._descriptors.popleft()
-        with failing_as(deadline, PROTOCOL):
-            try:
-                handed = socket.socket(fileno=descriptor)
-            except OSError:
-                os.close(descriptor)
-                raise
-        if (handed.family, handed.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
-            handed.close()
-            raise Failure(PROTOCOL, "a handover came with a descriptor that is no Unix stream socket")
-        return handed
-
-    def _send(self, data: bytes, deadline: Deadline, descriptors: Sequence[int]) -> None:
-        sockets.send(self._sock, data, descriptors, deadline, CLOSED)
-
-    def _receive(self, deadline: Deadline) -> ToClient:
-        while (message := self._next_message()) is None:
-            self._read(deadline)
-        self._inbox.popleft()
-        return message
-
-    def _next_message(self) -> ToClient | None:
-        """What the agent says next, left in the inbox; chunks before it are taken in, those after it are not yet.
-
-        A chunk that went right after a reply still serves that reply's places.
-        """
-        while self._inbox:
-            message = self._inbox[0]
-            if not isinstance(message, Chunks):
-                return message
-            self._inbox.popleft()
-            self._take_chunks(message)
-        return None
-
-    def _read(self, deadline: Deadline) -> None:
-        with failing_as(deadline, CLOSED):
-            self._sock.settimeout(deadline.remaining())
-            data, descriptors, dropped = sockets.receive(self._sock, READ_BYTES)
-        self._descriptors += descriptors
-        if dropped:
-            raise Failure(PROTOCOL, "descriptors were lost on the way; is the limit on open files too low?")
-        if not data:
-            raise Failure(CLOSED, "the agent closed the connection")
+    def _read_now(self) -> bool:
+        """Take in what lies in the socket; False where nothing does."""
         try:
-            self._inbox += self._decoder.feed(data)
-        except FrameError as error:
-            raise Failure(PROTOCOL, str(error)) from error
-        named = sum(map(_descriptors_named, self._inbox))
-        if len(self._descriptors) > named and not self._decoder.pending_bytes:
-            raise Failure(PROTOCOL, f"the agent sent {len(self._descriptors)} descriptors, and named {named}")
-
-    def _take_chunks(self, message: Chunks) -> None:
-        if len(message.ids) > min(MAX_CHUNKS, len(self._descriptors)):
-            raise Failure(PROTOCOL, f"{len(message.ids)} chunks came with {len(self._descriptors)} descriptors")
-        for gone in message.gone:
-            self._chunks.pop(gone, None)
-        for chunk_id in message.ids:
-            descriptor = self._descriptors.popleft()
-            try:
-                self._chunks[chunk_id] = self._mappings.map(descriptor)
-            finally:
-                os.close(descriptor)
-
-
-def _descriptors_named(message: ToClient) -> int:
-    """How many descriptors lie beside the message."""
-    if isinstance(message, Chunks):
-        return len(message.ids)
-    return 1 if isinstance(message, Handover) else 0
+            received = sockets.receive_into(self.sock, self._buffer)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Failure(CLOSED, error.strerror or str(error)) from error
+        size, descriptors, dropped = received
+        self._inbox.feed(self._buffer[:size], descriptors, dropped)
+        return True

@@ -1,89 +1,214 @@
-"""Puts of one client: they take turns at its one staging."""
+"""A put, piece by piece: while the agent takes one piece from the staging, the next one is copied into it."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from .areas import InPlace
+from .buffers import Spans
 from .connection import Connection
-from .failures import BUSY, PROTOCOL, Deadline, Failure, RequestRefused
-from .protocol.messages import Done, Put, PutReply, Reach, RefusalCode, Stage
-from .staging import Part, Staging
+from .copying import Copies
+from .failures import PROTOCOL, Deadline, Failure, RequestRefused
+from .flows import Copy, Flow, Send, answer_to, ask
+from .protocol.frames import encode_frame
+from .protocol.messages import MAX_BLOCKS, Done, Put, PutPage, PutReply, Reach, RefusalCode, Stage
+from .results import Page, Stored
+from .staging import Lease, Staging, StagingPool, aligned
+
+PIECE_BYTES: Final = 8 << 20
+"""Long enough for the answer's way not to matter, short enough for two to lie in a processor's cache."""
 
 
-@dataclass(frozen=True)
-class PutStep:
-    """One part of a put, with its pages' bytes."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of whole blocks that is put at once: pages `first` up to `after` of the put."""
 
-    layout: bytes
-    part: Part
-    data: tuple[memoryview, ...]
-    reach: Reach
+    parent: bytes | None
+    first: int
+    after: int
+    staging_bytes: int
+    """What its pages take in staging, each aligned."""
 
 
-class Putter:
-    """Thread-safe: `turn` lets one put at a time use the staging."""
+def cut_into_pieces(
+    parent: bytes | None, pages: Sequence[Page], sizes: Sequence[int], piece_bytes: int, capacity: int
+) -> list[Piece]:
+    """Pieces of at most `piece_bytes`, or of one larger block, in chain order. Pure.
 
-    def __init__(self, staging_bytes: int) -> None:
-        self.staging_bytes = staging_bytes
-        self._turn = threading.Lock()
-        self._staging: Staging | None = None
-        self._closed = False
+    Each one's parent is the last block of the piece before. `sizes` are the pages' bytes. Raises ValueError when one
+    block alone exceeds `capacity` bytes.
+    """
+    pieces: list[Piece] = []
+    begin = used = 0
+    for first, after in _blocks(pages):
+        needed = sum(aligned(size) for size in sizes[first:after])
+        if needed > capacity:
+            raise ValueError(f"block {pages[first].hash.hex()} needs {needed} bytes of staging, of {capacity}")
+        if begin < first and (used + needed > piece_bytes or after - begin > MAX_BLOCKS):
+            pieces.append(Piece(parent, begin, first, used))
+            parent, begin, used = pages[first - 1].hash, first, 0
+        used += needed
+    if begin < len(pages):
+        pieces.append(Piece(parent, begin, len(pages), used))
+    return pieces
 
-    @contextmanager
-    def turn(self, deadline: Deadline) -> Iterator[None]:
-        """The right to call `put_step`.
 
-        Raises Failure when other puts have it until the deadline.
+def _blocks(pages: Sequence[Page]) -> list[tuple[int, int]]:
+    """Where each block's pages begin and end."""
+    starts = [i for i, page in enumerate(pages) if i == 0 or page.hash != pages[i - 1].hash]
+    return list(itertools.pairwise([*starts, len(pages)]))
+
+
+class Putting:
+    """One put and how far it got. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        layout: bytes,
+        pages: Sequence[Page],
+        sources: Spans,
+        pieces: Sequence[Piece],
+        reach: Reach,
+        in_place: InPlace | None,
+    ) -> None:
+        """`sources` are where the pages' bytes lie."""
+        self._layout = layout
+        self._pages = pages
+        self._spans, self._owners = sources
+        self._pieces = pieces
+        self._reach = reach
+        self._in_place = in_place
+        self._replies: list[PutReply] = []
+
+    @property
+    def lease_bytes(self) -> int:
+        """The staging that it needs before it can begin; 0: its pages lie in staging already."""
+        return 0 if self._in_place else max((piece.staging_bytes for piece in self._pieces), default=0)
+
+    def result(self) -> Stored:
+        """What has been stored up to now."""
+        replies = self._replies
+        whole = len(replies) == len(self._pieces)
+        return Stored(
+            sum(reply.stored_pages for reply in replies),
+            sum(reply.known_pages for reply in replies),
+            _least([reply.reached for reply in replies], self._reach) if whole else None,
+        )
+
+    def flow(
+        self, connection: Connection, deadline: Deadline, stagings: StagingPool, lease: Lease | None
+    ) -> Flow[None]:
+        """Put the pieces one after the other, from `lease` and a second one where that is to be had.
+
+        Raises Failure. A staging that the agent may still read is then retired: what it stores must not change
+        under it.
         """
-        if not self._turn.acquire(timeout=deadline.remaining()):
-            raise Failure(BUSY, "other puts had the staging until the deadline")
+        if self._in_place:
+            yield from self._put_in_place(self._in_place, connection, deadline, stagings)
+        elif lease is not None:
+            yield from self._copy_and_put(lease, connection, deadline, stagings)
+
+    def _put_in_place(
+        self, in_place: InPlace, connection: Connection, deadline: Deadline, stagings: StagingPool
+    ) -> Flow[None]:
+        for piece in self._pieces:
+            offsets = in_place.offsets[piece.first : piece.after]
+            with _Reading(stagings, in_place.staging) as reading:
+                put = self._message(connection, piece, offsets, deadline)
+                yield from _offer(connection, in_place.staging)
+                reading.begun = True
+                reply = yield from ask(connection, put, PutReply)
+            self._take(reply, len(put.pages))
+
+    def _copy_and_put(
+        self, lease: Lease, connection: Connection, deadline: Deadline, stagings: StagingPool
+    ) -> Flow[None]:
+        yield self._copy_of(self._pieces[0], lease)
+        spare = stagings.try_lease(self.lease_bytes, lease.staging) if len(self._pieces) > 1 else None
         try:
-            yield
+            for number, piece in enumerate(self._pieces):
+                following = self._pieces[number + 1] if number + 1 < len(self._pieces) else None
+                with _Reading(stagings, lease.staging) as reading:
+                    put = self._message(connection, piece, self._offsets(piece, lease), deadline)
+                    yield from _offer(connection, lease.staging)
+                    reading.begun = True
+                    yield Send(connection, encode_frame(put))
+                    if following and spare:
+                        yield self._copy_of(following, spare)
+                    reply = yield from answer_to(connection, put, PutReply)
+                self._take(reply, len(put.pages))
+                if following and spare:
+                    lease, spare = spare, lease
+                elif following:
+                    yield self._copy_of(following, lease)
         finally:
-            self._turn.release()
-            self._drop_if_over()
+            if spare is not None:
+                # One of the two is the caller's, who frees it too: a lease is given back once.
+                spare.free()
+                lease.free()
 
-    def put_step(self, step: PutStep, connection: Connection, deadline: Deadline, request_id: int) -> PutReply:
-        """Fill the staging, offer it where this connection has not seen it, and put.
+    def _copy_of(self, piece: Piece, lease: Lease) -> Copy:
+        begin = lease.staging.address
+        moves = [
+            (begin + offset, address, size)
+            for offset, (address, size) in zip(
+                self._offsets(piece, lease), self._spans[piece.first : piece.after], strict=True
+            )
+        ]
+        # The agent's movers are at work on the piece before, and have more to do: no second thread here.
+        return Copy(Copies(moves, (self._owners, lease.view)), parallel=False)
 
-        Raises Failure. The staging is then given up, unless the agent refused and so does not read it: what it
-        stores must not change under it.
-        """
-        try:
-            staging = self._staging = self._staging or Staging(self.staging_bytes)
-            placed = staging.fill(step.part, step.data)
-            if connection.staging is not staging:
-                connection.request(Stage(request_id, staging.size), Done, deadline, [staging.descriptor])
-                connection.staging = staging
-            put = Put(request_id, step.layout, step.part.parent, placed, step.reach, deadline.answer_within_ms())
-            reply = connection.request(put, PutReply, deadline)
-        except RequestRefused as refused:
-            if refused.code is RefusalCode.BAD_STAGING:
-                self.drop_staging()
-            raise
-        except BaseException:
-            self.drop_staging()
-            raise
-        if not 0 <= reply.stored_pages + reply.known_pages <= len(placed):
-            raise Failure(PROTOCOL, f"the agent's answer to {len(placed)} pages makes no sense: {reply}")
-        return reply
+    def _offsets(self, piece: Piece, lease: Lease) -> list[int]:
+        sizes = [aligned(size) for _, size in self._spans[piece.first : piece.after]]
+        return list(itertools.accumulate(sizes[:-1], initial=lease.offset))
 
-    def close(self) -> None:
-        """Give the staging up now, or when the put that uses it ends."""
-        self._closed = True
-        self._drop_if_over()
+    def _message(self, connection: Connection, piece: Piece, offsets: Sequence[int], deadline: Deadline) -> Put:
+        pages = [
+            PutPage(page.hash, offset, size, page.page)
+            for page, offset, (_, size) in zip(
+                self._pages[piece.first : piece.after], offsets, self._spans[piece.first : piece.after], strict=True
+            )
+        ]
+        request_id = connection.next_request_id()
+        return Put(request_id, self._layout, piece.parent, pages, self._reach, deadline.answer_within_ms())
 
-    def _drop_if_over(self) -> None:
-        """Whoever comes last, the closing thread or the end of a turn, finds the lock free."""
-        if self._closed and self._turn.acquire(blocking=False):
-            self.drop_staging()
-            self._turn.release()
+    def _take(self, reply: PutReply, pages: int) -> None:
+        if min(reply.stored_pages, reply.known_pages) < 0 or reply.stored_pages + reply.known_pages > pages:
+            raise Failure(PROTOCOL, f"the agent's answer to {pages} pages makes no sense: {reply}")
+        self._replies.append(reply)
 
-    def drop_staging(self) -> None:
-        """Give the staging up; the next put makes another. Only within a turn, or after a fork."""
-        staging, self._staging = self._staging, None
-        if staging is not None:
-            staging.close()
+
+class _Reading:
+    """Retires the staging when the agent may go on reading it: the put was begun and is not answered."""
+
+    def __init__(self, stagings: StagingPool, staging: Staging) -> None:
+        self._stagings = stagings
+        self._staging = staging
+        self.begun = False
+
+    def __enter__(self) -> _Reading:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RequestRefused):
+            if error.code is RefusalCode.BAD_STAGING:
+                self._stagings.retire(self._staging)
+        elif error is not None and self.begun:
+            self._stagings.retire(self._staging)
+
+
+def _offer(connection: Connection, staging: Staging) -> Flow[None]:
+    """Offer the staging where this connection has not seen it."""
+    if connection.staging is not staging:
+        message = Stage(connection.next_request_id(), staging.size)
+        yield from ask(connection, message, Done, (staging.descriptor,))
+        connection.staging = staging
+
+
+def _least(reaches: Sequence[Reach | None], asked: Reach) -> Reach | None:
+    """How far all of them got; `asked` where there are none, and None where one got nowhere."""
+    known = [reach for reach in reaches if reach is not None]
+    return min(known, key=list(Reach).index, default=asked) if len(known) == len(reaches) else None

@@ -7,15 +7,16 @@ A socket address holds 107 bytes; a pod's volume folder is longer. Such a path i
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .failures import NO_AGENT, Deadline, Failure, failing_as
+from .failures import NO_AGENT, Deadline, Failure
 
 ADDRESS_BYTES: Final = 107
 FULL_BACKLOG_PAUSE_S: Final = 0.005
@@ -48,17 +49,21 @@ def connect(path: Path, deadline: Deadline) -> socket.socket:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        while not _try_connect(sock, path, deadline):
+        while True:
+            sock.settimeout(deadline.remaining())
+            if connect_now(sock, path):
+                return sock
             time.sleep(min(FULL_BACKLOG_PAUSE_S, deadline.remaining()))
     except BaseException:
         sock.close()
         raise
-    return sock
 
 
-def _try_connect(sock: socket.socket, path: Path, deadline: Deadline) -> bool:
-    """Connect, or False when the backlog is full."""
-    sock.settimeout(deadline.remaining())
+def connect_now(sock: socket.socket, path: Path) -> bool:
+    """Connect, or False when the backlog is full.
+
+    Raises Failure: no_agent when nobody listens there.
+    """
     try:
         with address_of(path) as address:
             sock.connect(address)
@@ -69,28 +74,22 @@ def _try_connect(sock: socket.socket, path: Path, deadline: Deadline) -> bool:
     return True
 
 
-def send(sock: socket.socket, data: bytes, descriptors: Sequence[int], deadline: Deadline, cause: str) -> None:
-    """Send all of `data`, with `descriptors` beside its first byte.
-
-    Raises Failure: timeout, or `cause` when the connection is gone.
-    """
-    with failing_as(deadline, cause):
-        sent = 0
-        if descriptors:
-            sock.settimeout(deadline.remaining())
-            sent = socket.send_fds(sock, [data], descriptors)
-        sock.settimeout(deadline.remaining())
-        sock.sendall(memoryview(data)[sent:])
-
-
-def receive(sock: socket.socket, size: int) -> tuple[bytes, list[int], bool]:
-    """Bytes, the descriptors beside them, and whether the kernel dropped some for lack of room.
+def receive_into(sock: socket.socket, buffer: memoryview) -> tuple[int, list[int], bool]:
+    """How many bytes came, the descriptors beside them, and whether the kernel dropped some for lack of room.
 
     The caller owns the descriptors. Raises OSError as `recvmsg` does.
     """
-    data, ancillary, flags, _ = sock.recvmsg(size, _ANCILLARY_BYTES, _CMSG_CLOEXEC)
+    size, ancillary, flags, _ = sock.recvmsg_into([buffer], _ANCILLARY_BYTES, _CMSG_CLOEXEC)
+    if not ancillary:
+        return size, [], bool(flags & socket.MSG_CTRUNC)
     descriptors = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
-    return data, list(descriptors), bool(flags & socket.MSG_CTRUNC)
+    return size, list(descriptors), bool(flags & socket.MSG_CTRUNC)
+
+
+def close_descriptor(descriptor: int) -> None:
+    """Close it, if it is open."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)

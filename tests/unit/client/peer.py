@@ -18,6 +18,7 @@ import msgspec
 from kvtier_client.protocol.frames import FrameDecoder, encode_frame
 from kvtier_client.protocol.messages import (
     Chunks,
+    Delete,
     Done,
     Get,
     GetReply,
@@ -25,15 +26,22 @@ from kvtier_client.protocol.messages import (
     HelloReply,
     Lookup,
     LookupReply,
-    PagePlace,
+    Hold,
+    HoldReply,
+    PageId,
+    Pin,
+    PinReply,
+    Prefetch,
+    PrefetchReply,
     Put,
     PutReply,
     Reach,
     Release,
+    Report,
     Stage,
-    Tier,
     ToAgent,
 )
+from kvtier_client.protocol.places import PagePlace, needed_pages, pack_places
 
 LAYOUT = bytes(range(32))
 WELCOME = HelloReply(1, "scripted", "default/demo", "uid-1")
@@ -158,9 +166,13 @@ class ArenaScript:
         self.folder = folder
         self.releases: list[int] = []
         self.staged_seals: int | None = None
-        self.puts: list[Put] = []
+        self.requests: list[Any] = []
         self.holds = 0
-        self.pages: dict[tuple[bytes, int], PagePlace] = {}
+        self.pages: dict[tuple[bytes, int, int], PagePlace] = {}
+        self.part_blocks = 2
+        """Blocks in each part of a streamed answer."""
+        self.before_part: Callable[[int], None] = lambda _: None
+        """Called with the number of the part before it is sent."""
         self.new_chunk(1)
 
     def new_chunk(self, chunk_id: int) -> None:
@@ -173,30 +185,38 @@ class ArenaScript:
         self.descriptor = os.open(path, os.O_RDONLY)
         self.pages.clear()
 
-    def overwrite(self, page_hash: bytes, shard: int = 0) -> None:
+    @property
+    def puts(self) -> list[Put]:
+        return [request for request in self.requests if isinstance(request, Put)]
+
+    def overwrite(self, page_hash: bytes, shard: int = 0, group: int = 0) -> None:
         """Reuse the page's slot for other bytes, generation first."""
-        place = self.pages[page_hash, shard]
+        place = self.pages[page_hash, group, shard]
         struct.pack_into("<Q", self.arena, place.generation_offset, place.generation + 1)
         self.arena[place.offset : place.offset + place.size] = b"\xee" * place.size
 
     def __call__(self, link: Link) -> None:
         link.welcome()
-        sent: set[int] = set()
+        announced: set[int] = set()
         staging: mmap.mmap | None = None
         while True:
-            match link.receive():
+            request = link.receive()
+            self.requests.append(request)
+            match request:
                 case Lookup() as ask:
-                    whole = self._whole(ask.hashes, [page.shard for page in ask.pages])
-                    link.send(LookupReply(ask.request_id, whole, whole))
-                case Get() as ask:
-                    shards = [page.shard for page in ask.pages]
-                    whole = self._whole(ask.hashes, shards)
-                    if whole and self.descriptor not in sent:
-                        link.send(Chunks([self.chunk_id]), [self.descriptor])
-                        sent.add(self.descriptor)
-                    places = [self.pages[value, shard] for value in ask.hashes[:whole] for shard in shards]
+                    whole = self._whole(ask.hashes, ask.pages)
+                    link.send(LookupReply(ask.request_id, whole, whole, whole))
+                case Prefetch() as ask:
+                    link.send(PrefetchReply(ask.request_id, self._whole(ask.hashes, ask.pages)))
+                case Hold() as ask:
                     self.holds += 1
-                    link.send(GetReply(ask.request_id, whole, places, self.holds, 5_000))
+                    whole = self._whole(ask.hashes, ask.pages)
+                    link.send(HoldReply(ask.request_id, whole, self.holds, 5_000))
+                case Get() as ask:
+                    if self.descriptor not in announced:
+                        link.send(Chunks([self.chunk_id]), [self.descriptor])
+                        announced.add(self.descriptor)
+                    self._answer_get(link, ask)
                 case Release(hold):
                     self.releases.append(hold)
                 case Stage() as stage:
@@ -207,22 +227,44 @@ class ArenaScript:
                     link.send(Done(stage.request_id))
                 case Put() as put:
                     assert staging is not None
-                    self.puts.append(put)
                     for page in put.pages:
-                        self._store(page.hash, page.page.shard, staging[page.offset : page.offset + page.size])
+                        self._store(page.hash, page.page, staging[page.offset : page.offset + page.size])
                     link.send(PutReply(put.request_id, len(put.pages), 0, Reach.DRAM))
+                case Delete() as ask:
+                    for key in [key for key in self.pages if key[0] in ask.hashes]:
+                        del self.pages[key]
+                    link.send(Done(ask.request_id))
+                case Pin() as ask:
+                    link.send(PinReply(ask.request_id, self._whole(ask.hashes, [PageId()])))
+                case Report():
+                    pass
 
-    def _whole(self, hashes: list[bytes], shards: list[int]) -> int:
-        count = 0
-        for value in hashes:
-            if not all((value, shard) in self.pages for shard in shards):
-                break
-            count += 1
-        return count
+    def _answer_get(self, link: Link, ask: Get) -> None:
+        whole = self._whole(ask.hashes, ask.pages)
+        if not ask.hold_id:
+            self.holds += 1
+        hold = ask.hold_id or self.holds
+        step = self.part_blocks if ask.stream else max(whole, 1)
+        parts = [ask.hashes[at : min(at + step, whole)] for at in range(0, whole, step)] or [[]]
+        for number, part in enumerate(parts):
+            self.before_part(number)
+            places = [
+                self.pages[part[block], page.group, page.shard] for block, page in needed_pages(len(part), ask.pages)
+            ]
+            more = number + 1 < len(parts)
+            link.send(GetReply(ask.request_id, len(part), pack_places(places), hold, 5_000, more))
 
-    def _store(self, page_hash: bytes, shard: int, data: bytes) -> None:
+    def _whole(self, hashes: Sequence[bytes], pages: Sequence[PageId]) -> int:
+        """The longest prefix of which everything is there that it needs."""
+        return max(
+            count
+            for count in range(len(hashes) + 1)
+            if all((hashes[block], page.group, page.shard) in self.pages for block, page in needed_pages(count, pages))
+        )
+
+    def _store(self, page_hash: bytes, page: PageId, data: bytes) -> None:
         slot = len(self.pages) * self.SLOT
         assert len(data) <= self.SLOT - 4096
         self.arena[slot + 4096 : slot + 4096 + len(data)] = data
         struct.pack_into("<Q", self.arena, slot, 7)
-        self.pages[page_hash, shard] = PagePlace(self.chunk_id, slot + 4096, len(data), slot, 7, Tier.DRAM)
+        self.pages[page_hash, page.group, page.shard] = PagePlace(self.chunk_id, slot + 4096, len(data), slot, 7, 0)

@@ -40,7 +40,7 @@ def blocks(count: int, salt: int = 0) -> list[Page]:
 def test_stored_blocks_come_back_in_place_and_copied(client: Client) -> None:
     stored = client.put(LAYOUT, None, blocks(3))
     assert stored == Stored(3, 0, Reach.DRAM)
-    assert client.lookup(LAYOUT, chain(5)) == Found(3, 3)
+    assert client.lookup(LAYOUT, chain(5)) == Found(3, 3, 3)
     with client.get(LAYOUT, chain(5)) as held:
         assert (held.blocks, held.tiers, held.intact()) == (3, (Tier.DRAM,) * 3, 3)
         assert [bytes(view) for view in held.views] == [page.data for page in blocks(3)]
@@ -98,7 +98,7 @@ def test_blocks_of_two_pages_are_whole_only_with_both(client: Client) -> None:
 
 def test_long_put_goes_in_parts_with_chained_parents(agent: ScriptedAgent, arena: ArenaScript) -> None:
     hashes = chain(5)
-    with Client(agent.path, staging_bytes=8192, deadline_s=5) as client:
+    with Client(agent.path, staging_bytes=65536, deadline_s=5) as client:
         assert client.put(LAYOUT, b"p" * 16, blocks(5)) == Stored(5, 0, Reach.DRAM)
         assert client.lookup(LAYOUT, hashes).whole_blocks == 5
     assert [(put.parent, [page.hash for page in put.pages]) for put in arena.puts] == [
@@ -197,7 +197,7 @@ def test_forked_child_connects_anew(agent: ScriptedAgent, client: Client, arena:
     process.start()
     assert outcome.get(timeout=20) == (2, 1, {})
     process.join(10)
-    assert client.lookup(LAYOUT, chain(2)) == Found(2, 2)
+    assert client.lookup(LAYOUT, chain(2)) == Found(2, 2, 2)
     assert agent.connections == 2
     assert arena.releases == []
     outcome.close()

@@ -27,7 +27,7 @@ H = chain(3)
         (lambda c: c.lookup(LAYOUT, H, pages=[PageId(0, 1 << 16)]), "out of range"),
         (lambda c: c.lookup(LAYOUT, H, deadline_s=0), "deadline must be above 0"),
         (lambda c: c.get(LAYOUT, H, deadline_s=float("nan")), "deadline must be above 0"),
-        (lambda c: c.get_into(LAYOUT, H, [bytearray(1)]), "need as many buffers, not 1"),
+        (lambda c: c.get_into(LAYOUT, H, [bytearray(1)]), "3 buffers are needed, one for each page of each block, not 1"),
         (lambda c: c.get_into(LAYOUT, H[:1], [b"constant"]), r"buffers\[0\] is read-only"),
         (lambda c: c.get_into(LAYOUT, H[:1], [np.zeros((4, 4)).T[1:]]), r"buffers\[0\] is not C-contiguous"),
         (lambda c: c.get_into(LAYOUT, H[:1], [torch.zeros(4, 4).t()]), r"buffers\[0\] is not C-contiguous"),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kvtier_client import Client, Found, Page, Reach, Stored, Tier
+from kvtier_client import Client, Found, Page, Reach, Stored
 from kvtier_client.protocol.frames import encode_frame
 from kvtier_client.protocol.messages import (
     Chunks,
@@ -25,13 +25,13 @@ from kvtier_client.protocol.messages import (
     HelloReply,
     Lookup,
     LookupReply,
-    PagePlace,
     Put,
     PutReply,
     RefusalCode,
     Refused,
     Stage,
 )
+from kvtier_client.protocol.places import PagePlace, pack_places
 
 from tests.unit.client.peer import LAYOUT, WELCOME, ArenaScript, Link, Script, ScriptedAgent, chain, open_descriptors
 
@@ -161,7 +161,7 @@ def raw(data: bytes) -> Callable[[Link], None]:
     return lambda link: link.sock.sendall(data)
 
 
-PLACE = PagePlace(1, 0, 8, 0, 1, Tier.DRAM)
+PLACE = PagePlace(1, 0, 8, 0, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +172,11 @@ PLACE = PagePlace(1, 0, 8, 0, 1, Tier.DRAM)
         pytest.param(raw(struct.pack("<I", (4 << 20) + 1)), id="oversized"),
         pytest.param(raw(struct.pack("<I", 0)), id="empty-frame"),
         pytest.param(sending(Done(1)), id="other-kind"),
-        pytest.param(sending(LookupReply(99, 0, 0)), id="other-request"),
-        pytest.param(sending(LookupReply(1, 3, 0)), id="more-than-asked"),
-        pytest.param(sending(LookupReply(1, 1, 2)), id="dram-above-whole"),
-        pytest.param(sending(LookupReply(1, -1, -1)), id="negative"),
-        pytest.param(sending(LookupReply(1, 1, 1), descriptors=2), id="descriptors-unnamed"),
+        pytest.param(sending(LookupReply(99, 0, 0, 0)), id="other-request"),
+        pytest.param(sending(LookupReply(1, 3, 0, 0)), id="more-than-asked"),
+        pytest.param(sending(LookupReply(1, 1, 2, 0)), id="dram-above-whole"),
+        pytest.param(sending(LookupReply(1, -1, -1, 0)), id="negative"),
+        pytest.param(sending(LookupReply(1, 1, 1, 0), descriptors=2), id="descriptors-unnamed"),
         pytest.param(sending(Chunks([1, 2])), id="chunks-without-descriptors"),
         pytest.param(sending(Chunks([1]), descriptors=1), id="chunk-is-no-file"),
         pytest.param(sending(Handover()), id="late-handover"),
@@ -204,19 +204,19 @@ def chunk_of(size: int) -> Callable[[Link], None]:
 @pytest.mark.parametrize(
     "place",
     [
-        PagePlace(2, 0, 8, 0, 1, Tier.DRAM),
-        PagePlace(1, 4090, 8, 0, 1, Tier.DRAM),
-        PagePlace(1, -1, 8, 0, 1, Tier.DRAM),
-        PagePlace(1, 0, 0, 0, 1, Tier.DRAM),
-        PagePlace(1, 0, 8, 4, 1, Tier.DRAM),
-        PagePlace(1, 0, 8, 4096, 1, Tier.DRAM),
+        PagePlace(2, 0, 8, 0, 1, 0),
+        PagePlace(1, 4090, 8, 0, 1, 0),
+        PagePlace(1, (1 << 64) - 8, 16, 0, 1, 0),
+        PagePlace(1, 0, 0, 0, 1, 0),
+        PagePlace(1, 0, 8, 4, 1, 0),
+        PagePlace(1, 0, 8, 4096, 1, 0),
     ],
-    ids=["unknown-chunk", "past-the-end", "before-the-start", "empty", "unaligned-generation", "generation-outside"],
+    ids=["unknown-chunk", "past-the-end", "overflowing", "empty", "unaligned-generation", "generation-outside"],
 )
 def test_place_outside_the_arena_is_a_miss(tmp_path: Path, place: PagePlace) -> None:
     def answer(link: Link) -> None:
         chunk_of(4096)(link)
-        link.send(GetReply(1, 1, [place]))
+        link.send(GetReply(1, 1, pack_places([place])))
 
     with ScriptedAgent(tmp_path / "agent.sock", answering(answer)) as agent, Client(agent.path, deadline_s=3) as client:
         assert client.get(LAYOUT, chain(1)).blocks == 0
@@ -226,10 +226,10 @@ def test_place_outside_the_arena_is_a_miss(tmp_path: Path, place: PagePlace) -> 
 def test_chunk_that_is_gone_between_two_calls_is_not_read_any_more(tmp_path: Path) -> None:
     def first(link: Link) -> None:
         chunk_of(4096)(link)
-        link.send(GetReply(1, 1, [PLACE]))
+        link.send(GetReply(1, 1, pack_places([PLACE])))
         link.send(Chunks([], gone=[1]))
 
-    script = answering(first, sending(GetReply(2, 1, [PLACE])))
+    script = answering(first, sending(GetReply(2, 1, pack_places([PLACE]))))
     with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, deadline_s=3) as client:
         held = client.get(LAYOUT, chain(1))
         assert (held.blocks, bytes(held.views[0])) == (1, bytes(8))
@@ -240,15 +240,15 @@ def test_chunk_that_is_gone_between_two_calls_is_not_read_any_more(tmp_path: Pat
 
 def test_answer_that_nobody_asked_for_costs_the_connection_alone(tmp_path: Path) -> None:
     def twice(link: Link) -> None:
-        link.send(LookupReply(1, 1, 0))
-        link.send(LookupReply(2, 2, 2))
+        link.send(LookupReply(1, 1, 0, 0))
+        link.send(LookupReply(2, 2, 2, 0))
 
-    script = answering(twice, sending(LookupReply(2, 1, 1)))
+    script = answering(twice, sending(LookupReply(2, 1, 1, 0)))
     with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, deadline_s=3) as client:
-        assert client.lookup(LAYOUT, chain(2)) == Found(1, 0)
+        assert client.lookup(LAYOUT, chain(2)) == Found(1, 0, 0)
         time.sleep(0.05)
-        agent.script = answering(sending(LookupReply(2, 1, 1)))
-        assert client.lookup(LAYOUT, chain(2)) == Found(1, 1)
+        agent.script = answering(sending(LookupReply(1, 1, 1, 0)))
+        assert client.lookup(LAYOUT, chain(2)) == Found(1, 1, 0)
         assert agent.connections == 2
 
 
@@ -339,7 +339,7 @@ def test_put_refused_in_the_middle_tells_what_was_stored(tmp_path: Path) -> None
                     link.send(Refused(RefusalCode.NO_ROOM, "quota", put.request_id))
 
     pages = [Page(value, b"x") for value in chain(4)]
-    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, staging_bytes=8192) as client:
+    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, staging_bytes=65536) as client:
         assert client.put(LAYOUT, None, pages, deadline_s=3) == Stored(1, 1, None)
         assert client.misses == {"refused:no_room": 1}
 
@@ -402,7 +402,7 @@ def test_agent_killed_between_calls_costs_nothing(tmp_path: Path) -> None:
         with ScriptedAgent(tmp_path / "agent.sock", arena):
             client.put(LAYOUT, None, [Page(chain(1)[0], b"data")])
         with ScriptedAgent(tmp_path / "agent.sock", arena):
-            assert client.lookup(LAYOUT, chain(1)) == Found(1, 1)
+            assert client.lookup(LAYOUT, chain(1)) == Found(1, 1, 1)
         assert not client.misses
 
 
@@ -466,7 +466,7 @@ def test_caller_without_a_free_connection_is_a_miss_by_its_deadline(tmp_path: Pa
         assert isinstance(ask, Lookup | Get)
         entered.release()
         leave.wait(10)
-        link.send(LookupReply(ask.request_id, 0, 0))
+        link.send(LookupReply(ask.request_id, 0, 0, 0))
         link.receive()
 
     with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, deadline_s=10) as client:

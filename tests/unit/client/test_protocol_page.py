@@ -44,7 +44,7 @@ FRAMES = [
     Hello((1, 1), "example/1"),
     HelloReply(1, "kvtier-store/0.1.0", "default/chat", "0f6a"),
     Lookup(1, HEX["layout-fingerprint"], [HEX["block-0"], HEX["block-1"]]),
-    LookupReply(1, 2, 1),
+    LookupReply(1, 2, 1, 2),
 ]
 
 

@@ -23,7 +23,21 @@ PUBLIC = {
     "block_hashes",
     "root_hash",
 }
-CALLS = {"close", "get", "get_into", "lookup", "misses", "put"}
+CALLS = {
+    "close",
+    "delete",
+    "get",
+    "get_into",
+    "hold",
+    "lookup",
+    "misses",
+    "pin",
+    "prefetch",
+    "put",
+    "release",
+    "report",
+    "staging",
+}
 
 
 def test_public_names_are_these() -> None:

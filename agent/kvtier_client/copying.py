@@ -1,0 +1,107 @@
+"""Copies of pages, with the GIL released, and by several threads where that is faster."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Final
+
+from .failures import LOCAL, Failure
+
+PIECE_BYTES: Final = 1 << 20
+"""What one thread takes at a time: long enough for the copy to outweigh the call, short enough to end together."""
+PARALLEL_BYTES: Final = 4 << 20
+"""Less is copied by the calling thread alone: to wake another takes as long as to copy half a MiB."""
+MAX_HELPERS: Final = 3
+"""A few cores take all of a machine's memory bandwidth, and the engine wants the others."""
+
+Move = tuple[int, int, int]
+"""Target address, source address, bytes."""
+
+
+class Copies:
+    """Moves that are due, between memory that `owners` keep alive. Any number of threads may run them together."""
+
+    def __init__(self, moves: Iterable[Move], owners: Any) -> None:
+        self._owners = owners
+        self._due = deque(_pieces(moves))
+        self.bytes = sum(size for _, _, size in self._due)
+        self._stopped = False
+
+    def run(self) -> None:
+        """Take moves until none is left. Returns when this thread's last one is done."""
+        move, take = ctypes.memmove, self._due.popleft
+        while not self._stopped:
+            try:
+                target, source, size = take()
+            except IndexError:
+                return
+            move(target, source, size)
+
+    def stop(self) -> None:
+        """Have every thread return after the move that it is at."""
+        self._stopped = True
+
+
+def _pieces(moves: Iterable[Move]) -> Iterable[Move]:
+    for target, source, size in moves:
+        if size <= PIECE_BYTES:
+            yield target, source, size
+            continue
+        for at in range(0, size, PIECE_BYTES):
+            yield target + at, source + at, min(PIECE_BYTES, size - at)
+
+
+class Copier:
+    """The threads that help with one client's copies, started when first needed. Thread-safe."""
+
+    def __init__(self, helpers: int | None = None) -> None:
+        """`helpers` is by default one less than the cores that this process may use, at most MAX_HELPERS."""
+        cores = len(os.sched_getaffinity(0))
+        self.helpers = min(MAX_HELPERS, cores - 1) if helpers is None else helpers
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def copy(self, copies: Copies) -> None:
+        """Carry out all of them.
+
+        Raises Failure when no thread can be had.
+        """
+        helping = self.help(copies) if copies.bytes >= PARALLEL_BYTES else []
+        try:
+            copies.run()
+        except BaseException:
+            copies.stop()
+            raise
+        finally:
+            for future in helping:
+                future.cancel()
+            wait(helping)
+
+    def help(self, copies: Copies) -> list[Future[None]]:
+        """Have every helper take part in the copies; the caller waits for what this returns."""
+        return [self.start(copies) for _ in range(self.helpers)]
+
+    def start(self, copies: Copies) -> Future[None]:
+        """Run the copies in a thread.
+
+        Raises Failure when none can be had.
+        """
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(max(1, self.helpers), "kvtier-copy")
+            try:
+                return self._threads.submit(copies.run)
+            except RuntimeError as error:
+                raise Failure(LOCAL, f"a thread for copies: {error}") from error
+
+    def close(self) -> None:
+        """Let the threads end when they are done. May be repeated; a later copy starts new ones."""
+        with self._lock:
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)

@@ -1,0 +1,150 @@
+"""Where the pages of one answer lie in this process, checked once and for all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .arena import GENERATION_BYTES, Chunk
+from .failures import PROTOCOL, Failure
+from .protocol.messages import Tier
+from .protocol.places import PLACE, TIERS
+
+_RECORD: Final = np.dtype(
+    [
+        ("chunk", "<u8"),
+        ("offset", "<u8"),
+        ("generation_offset", "<u8"),
+        ("generation", "<u8"),
+        ("size", "<u4"),
+        ("tier", "<u4"),
+    ]
+)
+assert _RECORD.itemsize == PLACE.size
+
+
+class PlacedPages:
+    """Pages at their places, in the order of the answer. Immutable; any thread may use it.
+
+    Columns rather than an object for each page: an answer may have tens of thousands.
+    """
+
+    def __init__(
+        self,
+        chunks: list[Chunk],
+        offsets: npt.NDArray[np.uint64],
+        sizes: list[int],
+        words: npt.NDArray[np.uint64],
+        generations: list[int],
+        tiers: list[int],
+    ) -> None:
+        """A column each: the page's chunk, where it begins there, its bytes, the index of its slot's generation among
+        the chunk's words, what has to stand there, and the tier's number."""
+        self._chunks = chunks
+        self._offsets: list[int] = offsets.tolist()
+        self.sizes = sizes
+        self._words: list[int] = words.tolist()
+        self._generations = generations
+        self._tiers = tiers
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Where each page was when it was asked for. What this client does not know of is the lowest it knows."""
+        return tuple([TIERS[min(number, len(TIERS) - 1)] for number in self._tiers])
+
+    def views(self) -> list[memoryview]:
+        """Each page's bytes in place, read-only. They are that page's while its generation stands."""
+        parts = zip(self._chunks, self._offsets, self.sizes, strict=True)
+        return [chunk.bytes[offset : offset + size] for chunk, offset, size in parts]
+
+    def addresses(self) -> list[int]:
+        """Where each page begins in this process. Good as long as this object lives."""
+        return [chunk.address + offset for chunk, offset in zip(self._chunks, self._offsets, strict=True)]
+
+    def good(self, limit: int) -> int:
+        """How many of the first `limit` pages lead up to the first whose slot holds another page by now.
+
+        Right after a copy because amd64 keeps loads in order: whoever saw a byte of the slot's next page sees the
+        generation that was changed before it. docs/protocol.md, "Reading in place".
+        """
+        parts = zip(self._chunks[:limit], self._words, self._generations, strict=False)
+        for index, (chunk, word, generation) in enumerate(parts):
+            if chunk.words[word] != generation:
+                return index
+        return min(limit, len(self))
+
+
+NO_PAGES: Final = PlacedPages([], np.empty(0, np.uint64), [], np.empty(0, np.uint64), [], [])
+
+
+class ChunkTable:
+    """The chunks that the agent named on one connection, by its ids. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Chunk] = {}
+        self._ids = np.empty(0, np.uint64)
+        self._sizes = np.empty(0, np.uint64)
+        self._chunks: list[Chunk] = []
+        self._changed = False
+
+    def add(self, number: int, chunk: Chunk) -> None:
+        """From now on `number` is `chunk`."""
+        self._by_id[number] = chunk
+        self._changed = True
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """These will not be named again."""
+        for number in numbers:
+            self._changed |= self._by_id.pop(number, None) is not None
+
+    def locate(self, records: bytes, count: int) -> PlacedPages:
+        """The `count` pages whose place records an answer brought.
+
+        Raises Failure when there are more or fewer, or one lies outside of what the agent sent.
+        """
+        if not count and not records:
+            return NO_PAGES
+        if not count or len(records) != count * PLACE.size:
+            raise Failure(PROTOCOL, f"the agent named {len(records) / PLACE.size:g} places where {count} are due")
+        self._rebuild()
+        fields = np.frombuffer(records, _RECORD)
+        ids, offsets, words, lengths = fields["chunk"], fields["offset"], fields["generation_offset"], fields["size"]
+        index = np.searchsorted(self._ids, ids)
+        if len(self._ids):
+            index[index == len(self._ids)] = 0
+        if not len(self._ids) or (self._ids[index] != ids).any():
+            raise Failure(PROTOCOL, "the agent named a chunk that it did not send")
+        sizes = self._sizes[index]
+        # In an order that cannot overflow: each bound is compared with what is left of the chunk.
+        if (
+            not lengths.all()
+            or (offsets > sizes).any()
+            or (lengths > sizes - offsets).any()
+            or (words % GENERATION_BYTES).any()
+            or (words // GENERATION_BYTES >= sizes // GENERATION_BYTES).any()
+        ):
+            raise Failure(PROTOCOL, "the agent named a place outside its chunk")
+        chunks = self._chunks
+        return PlacedPages(
+            [chunks[i] for i in index.tolist()],
+            offsets,
+            lengths.tolist(),
+            words // GENERATION_BYTES,
+            fields["generation"].tolist(),
+            fields["tier"].tolist(),
+        )
+
+    def _rebuild(self) -> None:
+        if not self._changed:
+            return
+        ids = sorted(self._by_id)
+        self._chunks = [self._by_id[number] for number in ids]
+        self._ids = np.array(ids, np.uint64)
+        self._sizes = np.array([chunk.size for chunk in self._chunks], np.uint64)
+        self._changed = False
