@@ -7,18 +7,13 @@ For asyncio: `kvtier_client.aio`. The protocol's page: docs/protocol.md.
 
 from __future__ import annotations
 
-import os
 import time
-import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
-from .arena import ChunkMappings
-from .attendant import Attendant
 from .calls import Call
 from .connection import Connection
 from .driving import drive
@@ -28,41 +23,13 @@ from .pool import Turn
 from .protocol.messages import WHOLE_BLOCK, PageId, Reach
 from .results import BufferLike, Found, Held, Hold, Page, Restored, Stored
 from .staging import Lease
-from .workings import Options, Workings
+from .workings import ClientBase
 
 Result = TypeVar("Result")
 
 
-class Client:
+class Client(ClientBase):
     """A pod's way to the cache. Thread-safe; usable in a child after a fork, which connects anew."""
-
-    def __init__(
-        self,
-        socket_path: str | os.PathLike[str] | None = None,
-        *,
-        deadline_s: float = 1.0,
-        put_deadline_s: float = 30.0,
-        staging_bytes: int = 64 << 20,
-    ) -> None:
-        """Connects at the first call, so that the agent need not be there yet.
-
-        `socket_path` is by default $KVTIER_SOCKET, or else /run/kvtier/kvtier.sock. `deadline_s` bounds each
-        call, `put_deadline_s` each put, unless the call says otherwise. `staging_bytes` of this pod's memory are
-        used at most for puts and `staging`, and up to as much again for a while after a put was not answered.
-        Raises ValueError.
-        """
-        self._options = Options.of(socket_path, deadline_s, put_deadline_s, staging_bytes)
-        self._start_afresh()
-        _forkable.add(self)
-
-    @property
-    def misses(self) -> Counter[str]:
-        """Failed calls by cause, as counted up to now; a page that is merely absent is no failure.
-
-        Causes: no_agent, timeout, closed, protocol, refused:CODE, backoff, busy, generation, size_mismatch,
-        local, client_closed.
-        """
-        return self._workings.misses
 
     def lookup(
         self,
@@ -240,12 +207,6 @@ class Client:
         call = self._workings.calls.report(layout, block_tokens, prefill_tokens_per_s, at_depth, bytes_per_token)
         return self._carry_out(call, deadline_s)
 
-    def close(self) -> None:
-        """Close the connections; later calls are misses. May be repeated. Held views stay readable."""
-        _forkable.discard(self)
-        self._attendant.end()
-        self._workings.close()
-
     def __enter__(self) -> Self:
         return self
 
@@ -253,16 +214,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _start_afresh(self) -> None:
-        """Everything that a child process must not share with its parent."""
-        self._attendant = Attendant()
-        self._mappings = ChunkMappings(self._attendant.wake)
-        self._workings = Workings(self._options)
-
-    def _after_fork(self) -> None:
-        self._workings.abandon()
-        self._start_afresh()
 
     def _carry_out(self, call: Call[Result], deadline_s: float | None) -> Result:
         """The call's outcome, or what it comes to when it fails."""
@@ -304,13 +255,12 @@ class Client:
         if turn is not None:
             return turn
         try:
-            flow = open_connection(self._options.path, self._mappings)
+            flow = open_connection(self._options.path, self._workings.mappings)
             connection = drive(flow, deadline, self._workings.copier)
         except BaseException:
             pool.not_opened()
             raise
-        pool.opened(connection)
-        self._attendant.attend(pool, self._mappings)
+        self._workings.connected(connection)
         return connection
 
     def _wait_for_turn(self, future: Future[Turn], deadline: Deadline) -> Turn:
@@ -333,14 +283,3 @@ class Client:
         except BaseException:
             stagings.give_up(future)
             raise
-
-
-_forkable: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def _reconnect_in_child() -> None:
-    for client in list(_forkable):
-        client._after_fork()
-
-
-os.register_at_fork(after_in_child=_reconnect_in_child)

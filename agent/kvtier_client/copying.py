@@ -93,7 +93,7 @@ class Copier:
         """
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(max(1, self.helpers), "kvtier-copy")
+                self._threads = ThreadPoolExecutor(self.helpers + 1, "kvtier-copy")
             try:
                 return self._threads.submit(copies.run)
             except RuntimeError as error:

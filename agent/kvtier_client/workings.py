@@ -1,18 +1,22 @@
-"""What both faces of the client have inside: options, counts, connections, staging, threads for copies."""
+"""What both faces of the client have inside: options, counts, connections, mappings, staging, threads."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
+import weakref
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from .areas import Areas
+from .arena import ChunkMappings
+from .attendant import Attendant
 from .calls import Calls
 from .checks import check_deadline
+from .connection import Connection
 from .copying import Copier
 from .failures import Deadline, Failure
 from .pool import ConnectionPool
@@ -73,11 +77,13 @@ class Options:
 
 
 class Workings:
-    """Thread-safe."""
+    """All that a client must not share with a child process. Thread-safe."""
 
     def __init__(self, options: Options) -> None:
         self._lock = threading.Lock()
         self._misses: Counter[str] = Counter()
+        self.attendant = Attendant()
+        self.mappings = ChunkMappings(self.attendant.wake)
         self.pool = ConnectionPool()
         self.copier = Copier()
         self.stagings = StagingPool(options.staging_bytes)
@@ -100,8 +106,14 @@ class Workings:
         self.count(failure.cause)
         log.debug("a call failed: %s", failure)
 
+    def connected(self, connection: Connection) -> None:
+        """A connection was opened, with the pool's leave: it is looked after from now on."""
+        self.pool.opened(connection)
+        self.attendant.attend(self.pool, self.mappings)
+
     def close(self) -> None:
         """Give everything up that no call uses, and the rest when its call is over. May be repeated."""
+        self.attendant.end()
         self.pool.close()
         self.stagings.close()
         self.copier.close()
@@ -110,3 +122,55 @@ class Workings:
         """Close this process's copies of descriptors, after a fork."""
         self.pool.abandon()
         self.stagings.abandon()
+
+
+class ClientBase:
+    """What both faces of the client are made of."""
+
+    def __init__(
+        self,
+        socket_path: str | os.PathLike[str] | None = None,
+        *,
+        deadline_s: float = 1.0,
+        put_deadline_s: float = 30.0,
+        staging_bytes: int = 64 << 20,
+    ) -> None:
+        """Connects at the first call, so that the agent need not be there yet.
+
+        `socket_path` is by default $KVTIER_SOCKET, or else /run/kvtier/kvtier.sock. `deadline_s` bounds each
+        call, `put_deadline_s` each put, unless the call says otherwise. `staging_bytes` of this pod's memory are
+        used at most for puts and `staging`, and up to as much again for a while after a put was not answered.
+        Raises ValueError.
+        """
+        self._options = Options.of(socket_path, deadline_s, put_deadline_s, staging_bytes)
+        self._workings = Workings(self._options)
+        _forkable.add(self)
+
+    @property
+    def misses(self) -> Counter[str]:
+        """Failed calls by cause, as counted up to now; a page that is merely absent is no failure.
+
+        Causes: no_agent, timeout, closed, protocol, refused:CODE, backoff, busy, generation, size_mismatch,
+        local, client_closed.
+        """
+        return self._workings.misses
+
+    def close(self) -> None:
+        """Close the connections; later calls are misses. May be repeated. Held views stay readable."""
+        _forkable.discard(self)
+        self._workings.close()
+
+    def _after_fork(self) -> None:
+        self._workings.abandon()
+        self._workings = Workings(self._options)
+
+
+_forkable: weakref.WeakSet[ClientBase] = weakref.WeakSet()
+
+
+def _reconnect_in_child() -> None:
+    for client in list(_forkable):
+        client._after_fork()
+
+
+os.register_at_fork(after_in_child=_reconnect_in_child)
