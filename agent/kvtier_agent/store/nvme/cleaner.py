@@ -1,0 +1,259 @@
+"""The cleaner: merges the pieces of chains that grew, and frees units, moving what the policy would keep.
+
+Pages go from device to device through a bounce buffer, checked on both ways, and never through DRAM slots. It writes
+half as much as clients do at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from ..arena_format import PAGE, round_up
+from ..errors import FormatRefused, JobFailed
+from ..log import log
+from ..ports import PoolView
+from ..refs import REF_BYTES, Ref, decode_refs
+from . import jobs
+from .books import Books
+from .cleaning import KEEP_SHARE, decide_keep, decide_merge, is_fragmented
+from .devices import Device, Priority
+from .keeper import Keeper
+from .placement import Grown, Segment, SegmentState, Spot, Want, fit
+from .segments import run_header_bytes, run_places
+from .writer import Writer
+
+WRITE_SHARE: Final = 0.5
+"""Bytes that the cleaner writes, of those that clients write."""
+_SPARE_UNITS: Final = 2
+_MERGES_AT_ONCE: Final = 8
+"""Chains in one step."""
+_RETRIES: Final = 2
+
+
+class Cleaner:
+    """Cleans. Event loop thread only; one move at a time."""
+
+    def __init__(self, books: Books, keeper: Keeper, writer: Writer) -> None:
+        self._books, self._keeper, self._writer = books, keeper, writer
+        self._written: Counter[str] = Counter()
+        """By pool, payload bytes that were moved."""
+        self._moving = asyncio.Lock()
+
+    def forget(self, pool: PoolView) -> None:
+        """The pool is purged."""
+        self._books.space(pool.uid).grown.clear()
+        self._written.pop(pool.uid, None)
+
+    def budget_bytes(self, pool: PoolView) -> int:
+        """What may be moved now."""
+        return int(WRITE_SHARE * pool.counters["bytes_written_nvme"]) - self._written[pool.uid]
+
+    async def step(self, pool: PoolView) -> None:
+        """Do a part of what there is to do."""
+        if await self._free_ahead(pool):
+            return
+        if not self._writer.writing(pool):
+            await self._merge(pool)
+
+    async def _merge(self, pool: PoolView) -> None:
+        """Merge chains that grew and now rest; those that lie well are looked at no more."""
+        grown = self._books.space(pool.uid).grown
+        for key in [key for key, it in grown.items() if it.runs > 1][:_MERGES_AT_ONCE]:
+            budget = self.budget_bytes(pool)
+            if budget <= 0:
+                return
+            chain = grown[key]
+            runs, chain_bytes = pool.index.runs(chain.layout, chain.last)
+            if not is_fragmented(runs, chain_bytes) or await self._merge_chain(pool, chain, budget):
+                grown.pop(key, None)
+
+    async def _merge_chain(self, pool: PoolView, chain: Grown, budget: int) -> bool:
+        """Whether the chain need not be looked at again before it grows."""
+        pages = pool.index.chain_of(chain.layout, chain.last, sorted(chain.keys))
+        ranges = decide_merge([pool.index.place_of(page) for page in pages], budget)
+        for start, stop in ranges:
+            if not await self._move_range(pool, chain, start, stop):
+                return True
+        return bool(ranges)
+
+    async def _move_range(self, pool: PoolView, chain: Grown, start: int, stop: int) -> bool:
+        """Lay the chain's pages start..stop down together. False: they could not be moved."""
+        parents: list[tuple[int, int]] = []
+        while start < stop:
+            pages = pool.index.chain_of(chain.layout, chain.last, sorted(chain.keys))[start:stop]
+            moved = await self._move(pool, pages, parents)
+            if moved is None:
+                return False
+            count, tails = moved
+            parents = tails
+            start += count
+        return True
+
+    async def _free_ahead(self, pool: PoolView) -> bool:
+        """Keep some units free for what clients write next; whether one was freed."""
+        device = self._short_of_units(pool)
+        if device is None:
+            return False
+        victim = self._keeper.victim(pool, device) or self._keeper.victim(pool)
+        if victim is None:
+            return False
+        await self._rescue(pool, victim)
+        return victim.io == 0 and victim.state is SegmentState.SEALED and await self._keeper.free(pool, victim)
+
+    def _short_of_units(self, pool: PoolView) -> Device | None:
+        """A device on which the pool could not make its next segments."""
+        books = self._books
+        for device in books.devices:
+            if not device.health.writable or not device.unit_bytes:
+                continue
+            units = self._keeper.quota_units(pool, device.unit_bytes)
+            spare = min(_SPARE_UNITS, units // 8)
+            left = min(
+                units - books.used_bytes(pool.uid) // device.unit_bytes,
+                (books.capacity_bytes - books.total_bytes) // device.unit_bytes,
+                sum(it.free_units for it in books.devices),
+            )
+            if left < spare:
+                return device
+        return None
+
+    async def _rescue(self, pool: PoolView, victim: Segment) -> None:
+        """Move what is worth more than the pool's mean out of a unit that is about to be freed."""
+        pages = pool.index.segment_pages(victim.number)
+        limit = min(int(KEEP_SHARE * victim.unit_bytes), self.budget_bytes(pool))
+        if not pages or limit <= 0:
+            return
+        mean = self._mean_worth(pool)
+        sizes = [place[2] if (place := pool.index.place_of(page)) is not None else 0 for page in pages]
+        kept = decide_keep(sizes, pool.index.worth(pages), mean, limit)
+        for names in _neighbours(pool, [pages[index] for index in kept]):
+            for _ in range(_RETRIES):
+                again = _still_there(pool, names, victim)
+                if not again:
+                    break
+                if await self._move(pool, again, []) is None:
+                    return
+
+    def _mean_worth(self, pool: PoolView) -> float:
+        live = [pool.index.segment_live(it.number) for it in self._books.space(pool.uid).segments.values()]
+        pages = sum(it[0] for it in live)
+        return sum(it[2] for it in live) / pages if pages else 0.0
+
+    async def _move(
+        self, pool: PoolView, pages: Sequence[int], parents: Sequence[tuple[int, int]]
+    ) -> tuple[int, list[tuple[int, int]]] | None:
+        """Lay the first of `pages` (one chain, in order) down as one run; how many, and its end. None: not now."""
+        async with self._moving:
+            names = [_name(pool, page) for page in pages]
+            refs = decode_refs(pool.index.refs(pages))
+            want = Want([ref.size for ref in refs], refs[0].layout, parents)
+            count = fit(want.sizes, 8 << 20)
+            want = want._replace(sizes=want.sizes[:count])
+            spot = await self._writer.find_spot(pool, want)
+            if spot is None:
+                return None
+            current = pool.index.refs(pages) if _all_there(pool, pages, names) else b""
+            if not current:
+                return None
+            sources = [self._books.segments.get(ref.segment) for ref in refs[: spot.pages]]
+            if any(it is None or it.state is SegmentState.GONE for it in sources):
+                return None
+            serial = self._books.next_serial()
+            places = run_places(spot.offset, want.sizes[: spot.pages])
+            tails = [at for at, ref in zip(places, refs, strict=False) if ref.hash == refs[spot.pages - 1].hash]
+            self._books.space(pool.uid).place(spot, want, self._keeper.budget(pool), tails)
+            segments = {it for it in sources if it is not None} | {spot.segment}
+            for it in segments:
+                it.io += 1
+            try:
+                if not await self._carry(pool, spot, refs[: spot.pages], current[: spot.pages * REF_BYTES], serial):
+                    return None
+            finally:
+                for it in segments:
+                    it.io -= 1
+            self._moved(pool, spot, pages[: spot.pages], refs, places)
+            return spot.pages, [(spot.segment.number, at) for at in tails]
+
+    async def _carry(self, pool: PoolView, spot: Spot, refs: Sequence[Ref], packed: bytes, serial: int) -> bool:
+        """Read and write; whether all of it arrived."""
+        try:
+            bounce = 0
+            for device, start, stop in self._by_device(refs):
+                places = [self._at(ref) for ref in refs[start:stop]]
+                part = packed[start * REF_BYTES : stop * REF_BYTES]
+                lifted = await device.run(jobs.Lift(device.next_id(), bounce, places, part), Priority.CLEAN)
+                if lifted.bad or lifted.failed:
+                    log("page.damaged", pool=pool.uid, device=device.name, pages=len(lifted.bad))
+                    return False
+                bounce += sum(round_up(ref.size, PAGE) for ref in refs[start:stop])
+            target = spot.segment.device
+            id_ = spot.segment.id
+            job = jobs.Lay(target.next_id(), 0, pool.uid, spot.segment.unit, *id_[1:], spot.offset, serial, packed)
+            laid = await target.run(job, Priority.CLEAN)
+        except (JobFailed, FormatRefused) as error:
+            log("move.failed", pool=pool.uid, error=error)
+            return False
+        return not laid.bad
+
+    def _moved(
+        self, pool: PoolView, spot: Spot, pages: Sequence[int], refs: Sequence[Ref], places: Sequence[int]
+    ) -> None:
+        segment = spot.segment
+        segment.device.written_mark += 1
+        segment.mark = segment.device.written_mark
+        segment.runs.append((spot.offset, run_header_bytes(spot.pages)))
+        size = 0
+        for page, ref, place in zip(pages, refs, places, strict=False):
+            pool.index.moved(page, ref.segment, ref.offset, segment.number, place)
+            size += ref.size
+        self._written[pool.uid] += size
+        pool.counters["bytes_cleaned_nvme"] += size
+
+    def _by_device(self, refs: Sequence[Ref]) -> list[tuple[Device, int, int]]:
+        """Stretches of pages that lie on one device."""
+        stretches: list[tuple[Device, int, int]] = []
+        for index, ref in enumerate(refs):
+            device = self._books.segments[ref.segment].device
+            if stretches and stretches[-1][0] is device:
+                stretches[-1] = device, stretches[-1][1], index + 1
+            else:
+                stretches.append((device, index, index + 1))
+        return stretches
+
+    def _at(self, ref: Ref) -> int:
+        segment = self._books.segments[ref.segment]
+        cut = segment.device.superblock
+        assert cut is not None
+        return cut.unit_at(segment.unit) + ref.offset
+
+
+Name = tuple[int, int, int] | None
+"""Where a page lies: what tells whether a number still means the same page."""
+
+
+def _name(pool: PoolView, page: int) -> Name:
+    return pool.index.place_of(page)
+
+
+def _all_there(pool: PoolView, pages: Sequence[int], names: Sequence[Name]) -> bool:
+    return all(name is not None and pool.index.place_of(page) == name for page, name in zip(pages, names, strict=True))
+
+
+def _still_there(pool: PoolView, pages: Sequence[int], victim: Segment) -> list[int]:
+    """Those of `pages` that still lie in the segment."""
+    mine = set(pool.index.segment_pages(victim.number))
+    return [page for page in pages if page in mine]
+
+
+def _neighbours(pool: PoolView, pages: Sequence[int]) -> list[list[int]]:
+    """Stretches of one chain."""
+    groups: list[list[int]] = []
+    for page in pages:
+        if groups and pool.index.follows(groups[-1][-1], page):
+            groups[-1].append(page)
+        else:
+            groups.append([page])
+    return groups

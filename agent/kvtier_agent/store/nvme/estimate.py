@@ -1,0 +1,126 @@
+"""How fast a device is, measured as it is used; and which prefix pays to be restored. Pure.
+
+Times are arguments. Bandwidth is of all requests in flight together: bytes that came back over the time during which
+any were in flight.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+_HALF_LIFE_S: Final = 2.0
+_MIN_BUSY_S: Final = 0.002
+_MIN_BYTES: Final = 256 << 10
+"""Smaller requests say how quick a device is, not how fast."""
+_STEPS: Final = 16
+"""In which a prompt's computing time is summed up."""
+
+
+class Estimator:
+    """Read bandwidth and queue of one device. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._bytes = 0.0
+        self._busy_s = 0.0
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._since = 0.0
+        self._last: float | None = None
+
+    def begun(self, size: int, now: float) -> None:
+        """A read was asked for."""
+        if size >= _MIN_BYTES:
+            self._settle(now)
+            self._in_flight += 1
+            self._in_flight_bytes += size
+
+    def ended(self, size: int, now: float, *, good: bool = True) -> None:
+        """It came back."""
+        if size >= _MIN_BYTES:
+            self._settle(now)
+            self._in_flight -= 1
+            self._in_flight_bytes -= size
+            self._bytes += size if good else 0
+
+    def bandwidth(self, now: float) -> float | None:
+        """Bytes a second; None: not known yet. What is long in flight counts as slow before it is back."""
+        self._settle(now)
+        if self._busy_s >= _MIN_BUSY_S and (self._bytes or self._last is not None):
+            self._last = max(self._bytes, 1.0) / self._busy_s
+        return self._last
+
+    def queue_s(self, now: float) -> float:
+        """How long a new request waits for those before it."""
+        bandwidth = self.bandwidth(now)
+        return self._in_flight_bytes / bandwidth if bandwidth else 0.0
+
+    def _settle(self, now: float) -> None:
+        """Count busy time up to now, and let what is older fade: after a rest the next reads decide."""
+        elapsed = max(0.0, now - self._since)
+        self._since = now
+        keep = 0.5 ** (elapsed / _HALF_LIFE_S)
+        self._bytes *= keep
+        self._busy_s = self._busy_s * keep + (elapsed if self._in_flight else 0.0)
+
+
+@dataclass(frozen=True)
+class EngineSpeed:
+    """What an engine said of itself (protocol: Report)."""
+
+    block_tokens: int
+    bytes_per_token: float
+    tokens_per_s: tuple[tuple[int, float], ...]
+    """By depth in tokens, rising: prefill speed there."""
+
+    def compute_s(self, start: int, stop: int) -> float:
+        """How long the engine computes blocks start..stop of a prompt. Raises nothing; infinite where it cannot."""
+        steps = min(stop - start, _STEPS)
+        if steps <= 0 or not self.tokens_per_s:
+            return math.inf if steps > 0 else 0.0
+        tokens = (stop - start) * self.block_tokens / steps
+        depths = (start * self.block_tokens + (step + 0.5) * tokens for step in range(steps))
+        return sum(tokens / max(_interpolate(self.tokens_per_s, depth), 1e-9) for depth in depths)
+
+
+def offered_blocks(
+    whole: int, in_dram: int, engine: EngineSpeed | None, bandwidth: float | None, queue_s: float
+) -> int:
+    """Of `whole` leading blocks, how many to offer: the prefix whose last block still pays.
+
+    Blocks in DRAM always pay. Restoring the rest takes the queue and their bytes; computing a block takes the longer the
+    deeper it stands. So if any of them pays once those before it are there, the last does: all are offered, or none.
+    """
+    below = whole - in_dram
+    if below <= 0 or engine is None or bandwidth is None:
+        return whole
+    restore_s = queue_s + below * engine.block_tokens * engine.bytes_per_token / bandwidth
+    return whole if restore_s < engine.compute_s(in_dram, whole) else in_dram
+
+
+def _interpolate(points: tuple[tuple[int, float], ...], depth: float) -> float:
+    for (low, slow), (high, fast) in pairwise(points):
+        if low <= depth <= high:
+            return slow + (fast - slow) * (depth - low) / max(high - low, 1)
+    return points[0][1] if depth < points[0][0] else points[-1][1]
+
+
+class Gate:
+    """Whether a pool's nvme tier is open to restores, with a share of traffic let through while it is closed."""
+
+    PROBE_EVERY_S: Final = 2.0
+    """While closed, one restore in so long is offered, so that the tier's speed stays known."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._probed_at = 0.0
+
+    def decide(self, whole: int, in_dram: int, offered: int, now: float) -> int:
+        """What to offer; `offered` is what pays by the figures."""
+        self.closed = offered < whole
+        if self.closed and now - self._probed_at >= self.PROBE_EVERY_S:
+            self._probed_at = now
+            return whole
+        return offered if self.closed else whole

@@ -1,0 +1,151 @@
+"""The devices' record logs, written: deletions, expiry and purges, durable before they are acknowledged.
+
+Every device gets every record, so that what was deleted stays so although a device is away meanwhile; one that could not
+take a record gets it before it is used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ..arena_format import PAGE
+from ..errors import DeviceError, FormatRefused, JobFailed
+from ..log import log
+from . import jobs
+from .devices import Device, Priority
+from .records import Deleted, Log, Purged, Record, compact, encode_half_header, encode_record
+
+_WRITE_BYTES: Final = 1 << 20
+
+
+class Journal:
+    """All devices' logs. Event loop thread only."""
+
+    def __init__(self, oldest: Callable[[], dict[str, int]]) -> None:
+        """`oldest`: by pool, the lowest serial that lies on any device; pools that have nothing there are left out."""
+        self._oldest = oldest
+        self.records: list[Record] = []
+        """All that count, of all devices."""
+        self._logs: dict[str, _DeviceLog] = {}
+
+    async def load(self, device: Device) -> list[Record]:
+        """Read the device's log; what it says counts from now on. Raises JobFailed."""
+        cut = device.superblock
+        assert cut is not None
+        parts: list[bytes] = []
+        job = jobs.ReadArea(device.next_id(), cut.records_at, cut.records_bytes)
+        last = await device.run(job, Priority.RECORD, lambda part: parts.append(part.data))
+        found = Log(b"".join(parts) + last.data)
+        known = self._logs.get(device.name)
+        missed = known.missed if known is not None else []
+        fresh = self._logs[device.name] = _DeviceLog(device, found)
+        fresh.missed = list(missed)
+        if known is None:
+            self.records += found.records
+        return found.records
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Make `records` durable. Raises DeviceError when no device took them: they hold only until a restart."""
+        self.records += records
+        outcomes = await asyncio.gather(*(self._append_to(it, records) for it in self._logs.values()))
+        if self._logs and not any(outcomes):
+            raise DeviceError(0, "no device takes records now; what was removed may come back after a restart")
+        if len(self.records) > _TIDY_AT:
+            self.records = compact(self.records, self._oldest())
+
+    async def make_up(self, device: Device) -> None:
+        """Write what the device missed while it was away. Raises nothing: it is tried again."""
+        mine = self._logs.get(device.name)
+        if mine is not None and mine.missed and device.health.writable:
+            missed, mine.missed = mine.missed, []
+            await self._append_to(mine, missed)
+
+    async def _append_to(self, mine: _DeviceLog, records: Sequence[Record]) -> bool:
+        if not mine.device.health.writable:
+            mine.missed += records
+            return False
+        try:
+            await mine.append(records, self._still_counting)
+        except (JobFailed, FormatRefused) as error:
+            log("device.record_failed", device=mine.device.name, error=error)
+            mine.missed += records
+            return False
+        return True
+
+    def _still_counting(self) -> list[Record]:
+        self.records = compact(self.records, self._oldest())
+        return self.records
+
+
+_TIDY_AT: Final = 10_000
+
+
+class _DeviceLog:
+    """One device's log."""
+
+    def __init__(self, device: Device, found: Log) -> None:
+        self.device = device
+        self.missed: list[Record] = []
+        self._half, self._epoch, self._end, self._counter = found.half, found.epoch, found.end, found.counter
+        self._half_bytes = found.half_bytes
+        self._lock = asyncio.Lock()
+        self._waiting: list[Record] = []
+
+    async def append(self, records: Sequence[Record], still_counting: Callable[[], list[Record]]) -> None:
+        """Durable when it returns. Those who wait for a write under way share the next. Raises JobFailed."""
+        self._waiting += records
+        async with self._lock:
+            mine, self._waiting = self._waiting, []
+            if not mine:
+                return  # another one's write took them along
+            try:
+                await self._write(mine, still_counting)
+            except BaseException:
+                self._waiting = mine + self._waiting
+                raise
+
+    async def _write(self, records: list[Record], still_counting: Callable[[], list[Record]]) -> None:
+        data = self._encode(records, self._counter)
+        if self._epoch == 0 or self._end + len(data) > self._half_bytes:
+            await self._switch(still_counting())
+            return
+        await self._put(self._half, self._end, data)
+        self._end += len(data)
+        self._counter += len(records)
+
+    async def _switch(self, records: list[Record]) -> None:
+        """Write all that counts to the other half, then its header: from then on it is the log."""
+        data = self._encode(records, self._counter)
+        while PAGE + len(data) > self._half_bytes // 2:
+            records = _coarser(records)
+            data = self._encode(records, self._counter)
+        half, epoch = 1 - self._half, self._epoch + 1
+        await self._put(half, PAGE, data + bytes(PAGE))
+        await self._put(half, 0, encode_half_header(epoch))
+        self._half, self._epoch = half, epoch
+        self._end = PAGE + len(data)
+        self._counter += len(records)
+
+    def _encode(self, records: Sequence[Record], counter: int) -> bytes:
+        return b"".join(encode_record(record, counter + 1 + index) for index, record in enumerate(records))
+
+    async def _put(self, half: int, offset: int, data: bytes) -> None:
+        cut = self.device.superblock
+        assert cut is not None
+        at = cut.records_at + half * self._half_bytes + offset
+        for start in range(0, len(data), _WRITE_BYTES):
+            part = data[start : start + _WRITE_BYTES]
+            await self.device.run(jobs.WriteArea(self.device.next_id(), at + start, part), Priority.RECORD)
+
+
+def _coarser(records: Sequence[Record]) -> list[Record]:
+    """Shorter records that take away at least as much: the pool with the longest ones starts empty after a restart."""
+    sizes: dict[str, int] = {}
+    for it in records:
+        sizes[it.pool] = sizes.get(it.pool, 0) + (len(it.prints) if isinstance(it, Deleted) else 0) + 1
+    worst = max(sizes, key=lambda pool: sizes[pool])
+    cutoff = max(it.cutoff for it in records if it.pool == worst)
+    log("records.coarser", pool=worst, records=sum(it.pool == worst for it in records))
+    return [*(it for it in records if it.pool != worst), Purged(worst, cutoff)]

@@ -1,0 +1,191 @@
+"""The keeper of units: makes segments, seals them, and frees those whose pages are worth least."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from ..errors import FormatRefused, JobFailed
+from ..log import log
+from ..ports import PoolView
+from . import jobs
+from .books import Books
+from .devices import Device, Priority
+from .health import DeviceState
+from .placement import Budget, Segment, SegmentState, open_limit
+from .segments import SegmentId
+
+_DROP_STEP: Final = 500
+"""Pages taken out of the index at a stretch."""
+
+_SEAL_POLL_S: Final = 0.01
+_SEAL_POLLS: Final = 6000
+"""As long as a segment waits for its last runs; after that a crash costs reading its unit, no more."""
+
+
+class Keeper:
+    """All pools' units. Event loop thread only."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._making = asyncio.Lock()
+
+    def quota_units(self, pool: PoolView, unit_bytes: int) -> int:
+        """Units that the pool may have."""
+        quota = pool.grant.nvme_quota if pool.grant is not None else 0
+        return min(quota, self._books.capacity_bytes) // unit_bytes if unit_bytes else 0
+
+    def budget(self, pool: PoolView) -> Budget:
+        """What the pool may spend on reservations."""
+        books = self._books
+        quota = min(pool.grant.nvme_quota if pool.grant is not None else 0, books.capacity_bytes)
+        used = books.used_bytes(pool.uid)
+        on_devices = sum(it.free_units * it.unit_bytes for it in books.devices if it.health.has_room)
+        rest = sum(it.unit_bytes - it.top for it in books.space(pool.uid).open.values())
+        free = max(0, min(quota - used, books.capacity_bytes - books.total_bytes, on_devices)) + rest
+        return Budget(free + books.space(pool.uid).reserved_bytes, quota)
+
+    async def make_segment(self, pool: PoolView, device: Device) -> Segment | None:
+        """A new open segment on the device; None: there is no room, or it failed."""
+        async with self._making:
+            full = device.health.state is DeviceState.FULL
+            while full or not self._fits(pool, device):
+                victim = self.victim(pool, device)
+                if victim is None or not await self.free(pool, victim):
+                    return None
+                full = False
+            self._limit_open(pool, device)
+            unit = device.take_unit()
+            if unit is None:
+                return None
+            books = self._books
+            id_ = SegmentId(pool.uid, books.next_serial(), os.urandom(8))
+            segment = Segment(books.next_number(), device, unit, id_, device.unit_bytes)
+            books.adopt(segment)
+            segment.io += 1
+            try:
+                await device.run(jobs.InitUnit(device.next_id(), unit, *id_), Priority.WRITE)
+            except (JobFailed, FormatRefused) as error:
+                log("segment.not_made", pool=pool.uid, device=device.name, error=error)
+                segment.state = SegmentState.GONE
+                books.discard(segment)
+                return None
+            finally:
+                segment.io -= 1
+        if segment.state is not SegmentState.OPEN:  # purged meanwhile
+            return None
+        before = books.space(pool.uid).open.get(device.name)
+        books.space(pool.uid).open[device.name] = segment
+        if before is not None and not before.live_reservations:
+            self.seal_later(before)
+        return segment
+
+    def _fits(self, pool: PoolView, device: Device) -> bool:
+        books, size = self._books, device.unit_bytes
+        used = books.used_bytes(pool.uid)
+        return (
+            device.free_units > 0
+            and used + size <= self.quota_units(pool, size) * size
+            and books.total_bytes + size <= books.capacity_bytes
+        )
+
+    def victim(self, pool: PoolView, device: Device | None = None) -> Segment | None:
+        """The unit to free for the pool: of its own, sealed and idle, that whose pages are worth least."""
+        mine = [
+            it
+            for it in self._books.space(pool.uid).segments.values()
+            if it.state is SegmentState.SEALED and it.staged and it.io == 0 and (device is None or it.device is device)
+        ]
+        return min(mine, key=lambda it: pool.index.segment_live(it.number)[2], default=None)
+
+    async def free(self, pool: PoolView, segment: Segment) -> bool:
+        """Take an idle segment's pages off nvme, and free its unit durably. False: its device did not do it."""
+        segment.state = SegmentState.GONE
+        live, _, _ = pool.index.segment_live(segment.number)
+        while pool.index.drop_segment(segment.number, _DROP_STEP):
+            await asyncio.sleep(0)
+        pool.counters["pages_evicted_nvme"] += live
+        self._books.space(pool.uid).forget(segment)
+        device = segment.device
+        segment.io += 1
+        try:
+            await device.run(jobs.FreeUnits(device.next_id(), [segment.unit]), Priority.WRITE)
+        except (JobFailed, FormatRefused) as error:
+            log("segment.not_freed", pool=pool.uid, device=device.name, unit=segment.unit, error=error)
+            segment.state = SegmentState.SEALED  # empty, and the next to be tried again
+            return False
+        finally:
+            segment.io -= 1
+        self._books.discard(segment)
+        pool.progress.fire()
+        return True
+
+    def _limit_open(self, pool: PoolView, device: Device) -> None:
+        """Seal the emptiest-handed segments where too many are open."""
+        space = self._books.space(pool.uid)
+        limit = open_limit(self.quota_units(pool, device.unit_bytes), len(self._books.devices))
+        full = [it for it in space.open_segments() if space.open.get(it.device.name) is not it]
+        full.sort(key=lambda it: it.number)
+        for segment in full[: max(0, len(full) + len(space.open) - limit)]:
+            self.seal_later(segment)
+
+    def seal_idle(self, pool: PoolView) -> None:
+        """Seal full segments in which nothing is reserved any more."""
+        space = self._books.space(pool.uid)
+        for segment in space.open_segments():
+            if not segment.live_reservations and space.open.get(segment.device.name) is not segment:
+                self.seal_later(segment)
+
+    def seal_later(self, segment: Segment) -> asyncio.Task[None] | None:
+        """Put no more into an open segment, and write its summary once what is under way is written."""
+        if segment.state is not SegmentState.OPEN:
+            return None
+        segment.state = SegmentState.SEALED
+        self._books.space(segment.id.pool_uid).forget(segment)
+        return self._books.tasks.start("seal", self.seal(segment))
+
+    async def seal(self, segment: Segment) -> None:
+        """Write the summary of a segment that takes no more runs. A failure costs time after a crash, no more."""
+        for _ in range(_SEAL_POLLS):
+            if not segment.io:
+                break
+            await asyncio.sleep(_SEAL_POLL_S)
+        if (
+            segment.io
+            or segment.state is not SegmentState.SEALED
+            or segment.sealed_on_media
+            or not segment.device.health.writable
+        ):
+            return
+        segment.io += 1
+        device = segment.device
+        try:
+            await device.run(
+                jobs.Seal(device.next_id(), segment.unit, *segment.id, sorted(segment.runs)), Priority.CLEAN
+            )
+            segment.sealed_on_media = True
+            segment.runs.clear()
+            device.written_mark += 1
+        except (JobFailed, FormatRefused) as error:
+            log("segment.not_sealed", device=device.name, unit=segment.unit, error=error)
+        finally:
+            segment.io -= 1
+
+    async def trim(self, pool: PoolView) -> None:
+        """Free what a lowered quota no longer allows."""
+        over = self._books.used_bytes(pool.uid) - (pool.grant.nvme_quota if pool.grant is not None else 0)
+        while over > 0 and (victim := self.victim(pool)) is not None and await self.free(pool, victim):
+            over -= victim.unit_bytes
+        if over > 0:
+            for segment in self._books.space(pool.uid).open_segments():
+                self.seal_later(segment)
+
+    async def flush(self, segments: Iterable[Segment]) -> bool:
+        """Whether all that was written to these is flushed."""
+        marks: dict[str, tuple[Device, int]] = {}
+        for it in segments:
+            known = marks.get(it.device.name, (it.device, 0))[1]
+            marks[it.device.name] = it.device, max(known, it.mark)
+        return all(await asyncio.gather(*(device.flush(mark) for device, mark in marks.values())))

@@ -1,0 +1,114 @@
+"""Promotion: brings pages from nvme into DRAM slots, in large requests, several in flight on each device."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ..arena_format import PAGE, round_up
+from ..errors import FormatRefused, JobFailed
+from ..log import log
+from ..ports import PoolView, SlotRoom
+from . import jobs
+from .books import Books
+from .devices import Priority
+
+REQUEST_BYTES: Final = 4 << 20
+"""Of one device request, where the chain lies contiguous."""
+MAX_GAP_BYTES: Final = 64 << 10
+"""What is read and thrown away between two pages rather than begin a new request: run headers, mostly."""
+_MAX_PIECES: Final = 500
+"""Pages of one request: with the gaps between them it stays below what one vectored call takes."""
+
+
+class Loader:
+    """Loads pages. Event loop thread only."""
+
+    def __init__(self, books: Books, room: SlotRoom) -> None:
+        self._books, self._room = books, room
+
+    async def load(self, pool: PoolView, pages: Sequence[int], deadline: float) -> None:
+        """Bring `pages`, in chain order and pinned by the caller, into DRAM as far as there is room and time.
+
+        What arrives after `deadline` is kept too; `progress` fires as they come.
+        """
+        loop = asyncio.get_running_loop()
+        under_way: list[asyncio.Task[None]] = []
+        left = list(pages)
+        while left:
+            plan = pool.index.read_plan(left, REQUEST_BYTES, _MAX_PIECES, MAX_GAP_BYTES, time.time())
+            readable = True
+            for segment, offset, size, taken in plan:
+                readable = self._submit(pool, segment, offset, size, taken, under_way) and readable
+            if not readable:
+                break  # what comes behind a block that is a miss is of no use
+            planned = {page for _, _, _, taken in plan for page in taken}
+            left = _behind(pool, left, planned)
+            if not left:
+                break
+            place = pool.index.place_of(left[0])
+            if place is None or loop.time() >= deadline:
+                break
+            if not await self._room.make_room(pool, round_up(place[2], PAGE), deadline):
+                break
+        if under_way:
+            await asyncio.wait(under_way, timeout=max(0.0, deadline - loop.time()))
+
+    def _submit(
+        self,
+        pool: PoolView,
+        number: int,
+        offset: int,
+        size: int,
+        pages: list[int],
+        under_way: list[asyncio.Task[None]],
+    ) -> bool:
+        """Have one request read. False: its device is not to be read from now."""
+        segment = self._books.segments.get(number)
+        if segment is None or not segment.device.health.readable:
+            pool.index.finish_read([], [], pages)
+            pool.progress.fire()
+            return False
+        device = segment.device
+        job = jobs.Read(device.next_id(), pool.uid, segment.unit, offset, pool.index.refs(pages), time.monotonic_ns())
+        segment.io += 1
+        under_way.append(self._books.tasks.start("load", self._read(pool, number, size, pages, job)))
+        return True
+
+    async def _read(self, pool: PoolView, number: int, size: int, pages: list[int], job: jobs.Read) -> None:
+        segment = self._books.segments[number]
+        device = segment.device
+        loop = asyncio.get_running_loop()
+        device.estimate.begun(size, loop.time())
+        bad: list[int] = []
+        failed = pages
+        good: list[int] = []
+        try:
+            result = await device.run(job, Priority.READ)
+            bad = [pages[index] for index in result.bad]
+            failed = [pages[index] for index in result.failed]
+            spoilt = {*bad, *failed}
+            good = [page for page in pages if page not in spoilt]
+        except (JobFailed, FormatRefused) as error:
+            log("load.failed", pool=pool.uid, device=device.name, error=error)
+        finally:
+            device.estimate.ended(size, loop.time(), good=bool(good))
+            segment.io -= 1
+            read_bytes = sum(place[2] for page in good if (place := pool.index.place_of(page)) is not None)
+            pool.index.finish_read(good, bad + (failed if good else []), [] if good else failed)
+            pool.counters["pages_read_nvme"] += len(good)
+            pool.counters["bytes_read_nvme"] += read_bytes
+            pool.counters["bytes_read_nvme_direct"] += read_bytes if device.direct else 0
+            lost = len(bad) + (len(failed) if good else 0)
+            if lost:
+                pool.counters["pages_lost_nvme"] += lost
+                log("page.lost", pool=pool.uid, device=device.name, unit=segment.unit, pages=lost)
+            pool.progress.fire()
+
+
+def _behind(pool: PoolView, pages: Sequence[int], planned: set[int]) -> list[int]:
+    """The pages from the first on that still waits for a slot."""
+    last = max((index for index, page in enumerate(pages) if page in planned), default=-1)
+    return [page for page in pages[last + 1 :] if pool.index.place_of(page) is not None]

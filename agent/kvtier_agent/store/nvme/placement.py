@@ -1,0 +1,362 @@
+"""Where runs go: open segments, space reserved behind chains that may grow, holes. Pure.
+
+A chain's run is followed by a reservation; its next run goes there, so that a chain that grows over many turns, beside many
+others, still lies in one piece. Reservations shrink as space does, and the least recently used lapse.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ..arena_format import PAGE, round_up
+from .segments import HEADER_BYTES, MAX_RUN_BYTES, MAX_RUN_PAGES, SegmentId, run_bytes, run_header_bytes, summary_bytes
+
+if TYPE_CHECKING:
+    from .devices import Device
+
+STRIPE_BYTES: Final = 16 << 20
+"""So much of a chain lies on one device before the next takes over, where there are several."""
+MAX_RESERVE_BYTES: Final = 8 << 20
+MIN_RESERVE_BYTES: Final = 128 << 10
+_FIRST_FACTOR: Final = 16
+"""A new chain's reservation is so many times its first run: most chains never grow."""
+_LAYOUTS: Final = 8
+"""Room for so many layouts is kept in a summary beyond those that a segment has."""
+_WORTH_FILLING_BYTES: Final = 1 << 20
+"""A rest of a segment that is smaller than this, and than the run, is left for smaller runs."""
+
+_STRIPE_ENDS: Final = 4096
+_GROWN: Final = 4096
+
+Tail = tuple[int, int]
+"""Segment number and payload offset of a page at a chain's end."""
+
+
+class SegmentState(Enum):
+    """What may be done with a segment."""
+
+    OPEN = auto()
+    SEALED = auto()
+    """Read, or freed whole."""
+    GONE = auto()
+
+
+class Segment:
+    """One segment, in one unit of one device."""
+
+    __slots__ = (
+        "device", "entries", "holes", "id", "io", "layouts", "live_reservations", "mark", "number",
+        "owed_entries", "runs", "sealed_on_media", "staged", "state", "top", "unit", "unit_bytes",
+    )  # fmt: skip
+
+    def __init__(self, number: int, device: Device, unit: int, id_: SegmentId, unit_bytes: int) -> None:
+        self.number, self.device, self.unit, self.id, self.unit_bytes = number, device, unit, id_, unit_bytes
+        self.state = SegmentState.OPEN
+        self.top = HEADER_BYTES
+        """Behind the last run and reservation."""
+        self.entries = 0
+        self.owed_entries = 0
+        """That reservations are likely to need in the summary."""
+        self.layouts: set[bytes] = set()
+        self.runs: list[tuple[int, int]] = []
+        """Offset and header bytes of those that are written."""
+        self.holes: list[tuple[int, int]] = []
+        """Start and stop of what lapsed reservations left."""
+        self.live_reservations = 0
+        self.io = 0
+        """Jobs on it that are queued or under way."""
+        self.mark = 0
+        """The device's written_mark of its last run."""
+        self.sealed_on_media = False
+        self.staged = True
+        """False: found on its device, and not in the index yet."""
+
+    def room(self, pages: int, layout: bytes) -> int:
+        """Bytes left at the top for a run of so many pages, the summary's place kept free."""
+        return self.limit(pages, layout) - self.top
+
+    def limit(self, pages: int, layout: bytes) -> int:
+        """Where the summary would begin with so many pages more."""
+        layouts = len(self.layouts | {layout}) + _LAYOUTS
+        return self.unit_bytes - summary_bytes(self.entries + self.owed_entries + pages, layouts)
+
+
+@dataclass(eq=False)
+class Reservation:
+    """Space behind a chain's end."""
+
+    segment: Segment
+    start: int
+    stop: int
+    owed: int
+    stripe_left: int
+    striped: bool
+    tails: list[Tail] = field(default_factory=list)
+
+
+class Want(NamedTuple):
+    """A run that has to be placed: pages of one chain, in order."""
+
+    sizes: Sequence[int]
+    layout: bytes
+    parents: Sequence[Tail]
+    """Places of the pages that it hangs on, as far as they lie on nvme."""
+
+
+class Spot(NamedTuple):
+    """Where the first `pages` of a wanted run go."""
+
+    segment: Segment
+    offset: int
+    pages: int
+    run_bytes: int
+    stripe_left: int
+    """Of the chain on this device, this run not counted."""
+    reservation: Reservation | None
+    grows: bool
+    striped: bool = False
+
+
+class Grown(NamedTuple):
+    """A chain that was written to lately."""
+
+    layout: bytes
+    last: bytes
+    """Hash of its last block."""
+    keys: frozenset[tuple[int, int]]
+    """Group and shard of its pages."""
+    runs: int
+    """That it was written in, as far as is known."""
+    pages: int
+    """Of its last run."""
+
+
+class Budget(NamedTuple):
+    """What a pool may spend on reservations now."""
+
+    free_bytes: int
+    """Of its quota, and of the devices."""
+    quota_bytes: int
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Of all its reservations together: at most half of what is free, and nothing at 95 % full."""
+        spare = self.free_bytes - self.quota_bytes // 20
+        return max(0, min(self.free_bytes // 2, spare))
+
+
+class Space:
+    """One pool's open segments and reservations."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, Segment] = {}
+        """By device, the one that runs are put on top of."""
+        self._reservations: OrderedDict[int, Reservation] = OrderedDict()
+        """By identity, least recently used first."""
+        self._by_tail: dict[Tail, Reservation] = {}
+        self.reserved_bytes = 0
+        self.segments: dict[int, Segment] = {}
+        """All that the pool has, by number."""
+        self._turn = 0
+        self.grown: OrderedDict[tuple[bytes, bytes], Grown] = OrderedDict()
+        """Chains that were written to, by layout and last hash, the latest last."""
+        self._stripe_ends: OrderedDict[Tail, None] = OrderedDict()
+        """Where chains go on on another device; the latest ones."""
+
+    def open_segments(self) -> list[Segment]:
+        """Those that are not sealed."""
+        return [it for it in self.segments.values() if it.state is SegmentState.OPEN]
+
+    def grew(self, layout: bytes, parent: bytes, last: bytes, keys: frozenset[tuple[int, int]], pages: int) -> None:
+        """A chain that ended at `parent` ends at `last` now."""
+        before = self.grown.pop((layout, parent), None)
+        runs = before.runs + 1 if before is not None else 1
+        if before is not None:
+            keys |= before.keys
+        self.grown[layout, last] = Grown(layout, last, keys, runs, pages)
+        while len(self.grown) > _GROWN:
+            self.grown.popitem(last=False)
+
+    def find_reserved(self, want: Want) -> Spot | None:
+        """A place behind the run's chain, or in a hole."""
+        return self._behind_chain(want) or self._in_hole(want)
+
+    def device_for(self, want: Want, devices: Sequence[Device]) -> Device | None:
+        """Whose turn it is where nothing is reserved: along the stripes of the run's chain, else the next one's."""
+        if not devices:
+            return None
+        parent = self._parent_segment(want)
+        if parent is None or len(devices) == 1:
+            self._turn += 1
+            return devices[self._turn % len(devices)]
+        names = [it.name for it in devices]
+        at = names.index(parent.device.name) if parent.device.name in names else 0
+        return devices[(at + any(tail in self._stripe_ends for tail in want.parents)) % len(devices)]
+
+    def on_top(self, want: Want, device: Device, *, striped: bool) -> Spot | None:
+        """A place on the device's open segment; None: another one has to be made. `striped`: over several devices."""
+        segment = self.open.get(device.name)
+        if segment is None or segment.state is not SegmentState.OPEN:
+            return None
+        room = segment.room(min(len(want.sizes), MAX_RUN_PAGES), want.layout)
+        pages = fit(want.sizes, room)
+        if pages == 0 or (pages < len(want.sizes) and room < _WORTH_FILLING_BYTES):
+            return None
+        size = run_bytes(want.sizes[:pages])
+        rest = STRIPE_BYTES - size if striped else STRIPE_BYTES
+        return Spot(segment, segment.top, pages, size, rest, None, grows=bool(want.parents), striped=striped)
+
+    def place(self, spot: Spot, want: Want, budget: Budget, tails: Sequence[int]) -> None:
+        """Count a run at its spot, and reserve what is behind it. `tails`: payload offsets of its last block's pages."""
+        segment, stop = spot.segment, spot.offset + spot.run_bytes
+        segment.entries += spot.pages
+        segment.layouts.add(want.layout)
+        old_stop = stop
+        if spot.reservation is not None:
+            old_stop = spot.reservation.stop
+            self._remove(spot.reservation)
+        segment.top = max(segment.top, stop)
+        stop_at = self._reserve_until(spot, stop, old_stop, budget)
+        segment.top = max(segment.top, stop_at)
+        if stop_at > stop:
+            page_bytes = max(PAGE, spot.run_bytes // spot.pages)
+            made = Reservation(
+                segment, stop, stop_at, (stop_at - stop) // page_bytes + 1, spot.stripe_left, spot.striped
+            )
+            self._add(made, [(segment.number, at) for at in tails])
+        elif old_stop > stop:
+            self._leave_hole(segment, stop, old_stop)
+        if spot.stripe_left <= 0:
+            self._end_stripe((segment.number, at) for at in tails)
+        self._shrink_to(budget.reserve_bytes)
+
+    def lapse_all(self, segment: Segment) -> None:
+        """Reserve nothing more in the segment."""
+        for it in [it for it in self._reservations.values() if it.segment is segment]:
+            self._lapse(it)
+
+    def forget(self, segment: Segment) -> None:
+        """The segment takes no more runs."""
+        self.lapse_all(segment)
+        segment.holes.clear()
+        for name, it in list(self.open.items()):
+            if it is segment:
+                del self.open[name]
+
+    def _behind_chain(self, want: Want) -> Spot | None:
+        reservation = next((found for tail in want.parents if (found := self._by_tail.get(tail)) is not None), None)
+        if reservation is None or reservation.stripe_left <= 0:
+            return None
+        segment = reservation.segment
+        limit = segment.limit(min(len(want.sizes), MAX_RUN_PAGES), want.layout)
+        if limit < segment.top:
+            return None
+        end = reservation.stop
+        if end == segment.top:  # nothing is behind it: it goes on as far as the segment does
+            end = max(end, limit // PAGE * PAGE)
+        pages = fit(want.sizes, end - reservation.start)
+        if pages == 0 or (pages < len(want.sizes) and end - reservation.start < _WORTH_FILLING_BYTES):
+            return None
+        size = run_bytes(want.sizes[:pages])
+        rest = reservation.stripe_left - size if reservation.striped else STRIPE_BYTES
+        return Spot(segment, reservation.start, pages, size, rest, reservation, grows=True, striped=reservation.striped)
+
+    def _in_hole(self, want: Want) -> Spot | None:
+        """The smallest hole that takes a new chain's run whole."""
+        if self._parent_segment(want) is not None:
+            return None
+        size = run_bytes(want.sizes[:MAX_RUN_PAGES])
+        if size > MAX_RUN_BYTES or len(want.sizes) > MAX_RUN_PAGES:
+            return None
+        best: tuple[int, Segment, int] | None = None
+        for segment in self.open_segments():
+            if not segment.holes or segment.limit(len(want.sizes), want.layout) < segment.top:
+                continue
+            for index, (start, stop) in enumerate(segment.holes):
+                if stop - start >= size and (best is None or stop - start < best[0]):
+                    best = stop - start, segment, index
+        if best is None:
+            return None
+        _, segment, index = best
+        start, stop = segment.holes.pop(index)
+        if stop - start - size >= 2 * PAGE:
+            segment.holes.append((start + size, stop))
+        return Spot(segment, start, len(want.sizes), size, STRIPE_BYTES, None, grows=False)
+
+    def _parent_segment(self, want: Want) -> Segment | None:
+        return next((found for number, _ in want.parents if (found := self.segments.get(number)) is not None), None)
+
+    def _end_stripe(self, tails: Iterable[Tail]) -> None:
+        for tail in tails:
+            self._stripe_ends[tail] = None
+        while len(self._stripe_ends) > _STRIPE_ENDS:
+            self._stripe_ends.popitem(last=False)
+
+    def _reserve_until(self, spot: Spot, stop: int, old_stop: int, budget: Budget) -> int:
+        """Where the space reserved behind a run that ends at `stop` ends itself."""
+        if spot.stripe_left <= 0:
+            return stop
+        segment = spot.segment
+        spare = budget.reserve_bytes - self.reserved_bytes
+        wanted = MAX_RESERVE_BYTES if spot.grows else _FIRST_FACTOR * spot.run_bytes
+        wanted = min(wanted, MAX_RESERVE_BYTES, spot.stripe_left, spare) // PAGE * PAGE
+        at_top = max(stop, old_stop) == segment.top
+        if not at_top:
+            return old_stop if old_stop - stop >= 2 * PAGE and spare > 0 else stop
+        page_bytes = max(PAGE, spot.run_bytes // spot.pages)
+        room = segment.unit_bytes - summary_bytes(
+            segment.entries + segment.owed_entries + wanted // page_bytes + 1, len(segment.layouts) + _LAYOUTS
+        )
+        end = min(stop + wanted, room // PAGE * PAGE)
+        return max(end, old_stop) if end - stop >= MIN_RESERVE_BYTES else max(stop, old_stop)
+
+    def _shrink_to(self, limit: int) -> None:
+        while self.reserved_bytes > limit and self._reservations:
+            self._lapse(next(iter(self._reservations.values())))
+
+    def _add(self, reservation: Reservation, tails: Iterable[Tail]) -> None:
+        self._reservations[id(reservation)] = reservation
+        reservation.tails = list(tails)
+        for tail in reservation.tails:
+            self._by_tail[tail] = reservation
+        reservation.segment.live_reservations += 1
+        reservation.segment.owed_entries += reservation.owed
+        self.reserved_bytes += reservation.stop - reservation.start
+
+    def _remove(self, reservation: Reservation) -> None:
+        del self._reservations[id(reservation)]
+        for tail in reservation.tails:
+            self._by_tail.pop(tail, None)
+        reservation.segment.live_reservations -= 1
+        reservation.segment.owed_entries -= reservation.owed
+        self.reserved_bytes -= reservation.stop - reservation.start
+
+    def _lapse(self, reservation: Reservation) -> None:
+        self._remove(reservation)
+        self._leave_hole(reservation.segment, reservation.start, reservation.stop)
+
+    def _leave_hole(self, segment: Segment, start: int, stop: int) -> None:
+        if stop == segment.top:
+            segment.top = start
+        elif stop - start >= 2 * PAGE:
+            segment.holes.append((start, stop))
+
+
+def fit(sizes: Sequence[int], room: int) -> int:
+    """How many of these pages a run takes in `room` bytes; one page may be larger than a run is otherwise."""
+    payload = 0
+    for count, size in enumerate(sizes[:MAX_RUN_PAGES]):
+        payload += round_up(size, PAGE)
+        total = run_header_bytes(count + 1) + payload
+        if total > room or (total > MAX_RUN_BYTES and count):
+            return count
+    return min(len(sizes), MAX_RUN_PAGES)
+
+
+def open_limit(quota_units: int, devices: int) -> int:
+    """How many open segments a pool may have: each is read whole after a crash."""
+    return max(2 * devices, min(32, quota_units // 4))

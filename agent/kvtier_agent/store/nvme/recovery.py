@@ -1,0 +1,135 @@
+"""Recovery: devices are listed, then each pool's segments are read back into its index, deletions applied."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import numpy as np
+
+from ..errors import FormatRefused, JobFailed
+from ..log import log
+from ..ports import PoolView
+from . import jobs
+from .books import Books
+from .devices import Device, Priority
+from .journal import Journal
+from .keeper import Keeper
+from .placement import Segment, SegmentState
+from .records import Filter
+from .scan import layouts_of
+from .segments import ENTRY_TYPE, SegmentId
+
+_AT_ONCE: Final = 6
+"""Segments of one pool that are read at once on each device."""
+
+
+class Recovery:
+    """Reads the devices back into the books and the pools' indexes. Event loop thread only."""
+
+    def __init__(self, books: Books, journal: Journal, keeper: Keeper) -> None:
+        self._books, self._journal, self._keeper = books, journal, keeper
+        self._listed: set[str] = set()
+
+    async def list_devices(self) -> set[str]:
+        """Open all devices, and count what lies on them: the pools that have something there."""
+        await asyncio.gather(*(it.opened() for it in self._books.devices))
+        found = await asyncio.gather(*(self._list(it) for it in self._books.devices if it.health.readable))
+        self._count([it for part in found for it in part])
+        return {it.id.pool_uid for it in self._books.segments.values()}
+
+    async def list_late(self, device: Device) -> set[str]:
+        """As list_devices, of one that opened later."""
+        if device.name in self._listed:
+            return set()
+        found = await self._list(device)
+        self._count(found)
+        return {segment.pool for _, segment in found}
+
+    def _count(self, found: list[tuple[Device, jobs.UnitFound]]) -> None:
+        """Older segments get lower numbers, so that of two copies of a page the index takes the newer."""
+        highest = max((it.cutoff for it in self._journal.records), default=0)
+        for device, it in sorted(found, key=lambda pair: pair[1].sequence):
+            id_ = SegmentId(it.pool, it.sequence, it.nonce)
+            segment = Segment(self._books.next_number(), device, it.unit, id_, device.unit_bytes)
+            segment.state = SegmentState.SEALED
+            segment.staged = False
+            self._books.adopt(segment)
+            highest = max(highest, it.sequence)
+        if highest:
+            self._books.serials_from(highest)
+
+    async def _list(self, device: Device) -> list[tuple[Device, jobs.UnitFound]]:
+        units: list[jobs.UnitFound] = []
+        try:
+            await self._journal.load(device)
+            job = jobs.ListUnits(device.next_id())
+            last = await device.run(job, Priority.RECORD, lambda part: units.extend(part.units))
+        except (JobFailed, FormatRefused) as error:
+            log("device.not_listed", device=device.name, error=error)
+            return []
+        units += last.units
+        self._listed.add(device.name)
+        device.adopt([it.unit for it in units])
+        log("device.listed", device=device.name, segments=len(units), damaged=last.damaged)
+        return [(device, it) for it in units]
+
+    async def stage(self, pool: PoolView) -> None:
+        """Give the pool's index what its segments hold, newest state of deletions applied."""
+        started = time.monotonic()
+        ttl_s = pool.grant.ttl_s if pool.grant is not None else 0
+        chosen = Filter(pool.uid, self._journal.records, int(time.time()) - ttl_s if ttl_s else 0)
+        segments = [it for it in self._books.space(pool.uid).segments.values() if not it.staged]
+        turn = asyncio.Semaphore(_AT_ONCE * max(1, len(self._books.devices)))
+
+        async def one(segment: Segment) -> int:
+            async with turn:
+                return await self._stage(pool, segment, chosen)
+
+        pages = await asyncio.gather(*(one(it) for it in sorted(segments, key=lambda it: it.number)))
+        log(
+            "pool.staged",
+            pool=pool.uid,
+            segments=len(segments),
+            pages=sum(pages),
+            took_s=round(time.monotonic() - started, 3),
+        )
+
+    async def _stage(self, pool: PoolView, segment: Segment, chosen: Filter) -> int:
+        """How many pages the segment gave. One without any is freed, one without a summary gets it."""
+        device = segment.device
+        count = 0
+        first: jobs.Staged | None = None
+        segment.io += 1
+        segment.staged = True
+
+        def take(part: jobs.Staged) -> None:
+            nonlocal count, first
+            first = first or part
+            entries = np.frombuffer(part.entries, ENTRY_TYPE)
+            keep = chosen.keep(entries, layouts_of(part.layouts))
+            kept = entries[keep] if not keep.all() else entries
+            if len(kept):
+                count += len(kept)
+                pool.index.stage_entries(segment.number, kept.tobytes(), part.layouts)
+
+        try:
+            take(await device.run(jobs.StageUnit(device.next_id(), segment.unit, *segment.id), Priority.STAGE, take))
+        except (JobFailed, FormatRefused) as error:
+            log("segment.not_read", device=device.name, unit=segment.unit, error=error)
+            first = None
+        finally:
+            segment.io -= 1
+        if first is None:
+            return 0
+        segment.sealed_on_media = first.sealed
+        segment.entries, segment.top = count, first.end
+        segment.runs = list(first.runs)
+        if first.lost:
+            log("segment.torn", device=device.name, unit=segment.unit, pages=first.lost)
+        if count == 0:
+            self._books.tasks.start("free", self._keeper.free(pool, segment))
+        elif not first.sealed:
+            self._books.tasks.start("seal", self._keeper.seal(segment))
+        return count

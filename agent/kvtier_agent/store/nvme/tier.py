@@ -1,0 +1,257 @@
+"""The NVMe tier of one store: puts its parts together, and applies the pools' policies. Implements `ports.NvmeTier`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from kvtier_client.protocol.messages import Reach, Report
+
+from kvtier_agent.config import NvmeConfig
+
+from ..aio import Tasks
+from ..log import log
+from ..ports import PoolView, SlotRoom
+from .books import Books
+from .cleaner import Cleaner
+from .devices import Device, make_bounce
+from .health import DeviceState, Limits
+from .journal import Journal
+from .keeper import Keeper
+from .loader import Loader
+from .offers import Offers
+from .placement import Segment, SegmentState
+from .records import Expired, Purged, deleted_records
+from .recovery import Recovery
+from .writer import Writer
+
+_TICK_S: Final = 0.1
+_UPKEEP_S: Final = 0.5
+_WRITE_BACK_PAGES: Final = 500
+_PURGE_POLL_S: Final = 0.02
+_CLOSE_S: Final = 15.0
+
+
+class Nvme:
+    """All devices, for all pools. Event loop thread only."""
+
+    def __init__(self, config: NvmeConfig, arena: Path, room: SlotRoom, limits: Limits | None = None) -> None:
+        share = int(config.capacity) // len(config.devices)
+        self._bounce_fd = make_bounce()
+        devices = [Device(it, share, arena, self._bounce_fd, limits or Limits()) for it in config.devices]
+        self._books = Books(int(config.capacity), devices)
+        self._journal = Journal(self._books.oldest_serials)
+        self._keeper = Keeper(self._books)
+        self._writer = Writer(self._books, self._keeper)
+        self._loader = Loader(self._books, room)
+        self._recovery = Recovery(self._books, self._journal, self._keeper)
+        self._cleaner = Cleaner(self._books, self._keeper, self._writer)
+        self._offers = Offers(self._books)
+        self._pools: dict[str, PoolView] = {}
+        self._upkeep = Tasks()
+        self._closing = False
+        self._doomed: list[tuple[PoolView, Segment]] = []
+        """Segments of purged pools on devices that took no writes then."""
+
+    async def open(self) -> set[str]:
+        """Start the devices; the pools that have something on them."""
+        for device in self._books.devices:
+            device.on_opened = lambda device=device: self._on_opened(device)  # type: ignore[misc]
+            device.start()
+        found = await self._recovery.list_devices()
+        self._upkeep.start("devices", self._tick())
+        self._upkeep.start("nvme upkeep", self._keep_up())
+        return found
+
+    async def stage(self, pool: PoolView) -> None:
+        """Give the pool's index all that lies on nvme."""
+        self._pools[pool.uid] = pool
+        await self._recovery.stage(pool)
+
+    async def close(self) -> None:
+        """Seal what is open, flush, end the movers."""
+        self._closing = True
+        await self._upkeep.cancel()
+        sealing = [
+            task
+            for segment in list(self._books.segments.values())
+            if (task := self._keeper.seal_later(segment)) is not None
+        ]
+        if sealing:
+            await asyncio.wait(sealing, timeout=_CLOSE_S)
+        flushing: list[asyncio.Future[bool]] = [
+            asyncio.ensure_future(it.flush(it.written_mark)) for it in self._books.devices if it.health.writable
+        ]
+        if flushing:
+            await asyncio.wait(flushing, timeout=_CLOSE_S)
+        for flush in flushing:
+            flush.cancel()
+        await self._books.tasks.cancel()
+        await asyncio.gather(*(it.close() for it in self._books.devices))
+        os.close(self._bounce_fd)
+
+    def has_place(self, pool: PoolView) -> bool:
+        """Whether pages of the pool are written to nvme at all."""
+        return not self._closing and self._writer.has_place(pool)
+
+    def stored(self, pool: PoolView, pages: Sequence[int], *, grew: bool = False) -> None:
+        """A put committed the end of this chain: write what the pool's policy says."""
+        self._pools[pool.uid] = pool
+        grant = pool.grant
+        if grant is None or grant.write == "back":
+            return
+        if grant.admission == "reused" and not grew:
+            return
+        self._write(pool, pages)
+
+    async def settle(self, pool: PoolView, pages: Sequence[int], reach: Reach, deadline: float) -> Reach:
+        """Write `pages` whatever the policy, and say how far all of them got."""
+        self._pools[pool.uid] = pool
+        return await self._writer.settle(pool, pages, reach, deadline)
+
+    def used(self, pool: PoolView, pages: Sequence[int]) -> None:
+        """A get hit these pages: admission by reuse writes them."""
+        grant = pool.grant
+        if grant is not None and grant.write != "back" and grant.admission == "reused":
+            self._write(pool, pages)
+
+    def writing(self, pool: PoolView) -> bool:
+        """Whether pages of the pool are on their way."""
+        return self._writer.writing(pool)
+
+    def relieve(self, pool: PoolView, slot_bytes: int) -> None:
+        """Room runs short: write back what will be evicted next."""
+        grant = pool.grant
+        if grant is not None and grant.admission != "reused" and self.has_place(pool):
+            self._writer.enqueue_marked(pool, pool.index.next_dirty(slot_bytes, _WRITE_BACK_PAGES))
+
+    async def load(self, pool: PoolView, pages: Sequence[int], deadline: float) -> None:
+        """Bring `pages` into DRAM."""
+        await self._loader.load(pool, pages, deadline)
+
+    async def deleted(self, pool: PoolView, layout: bytes, hashes: Sequence[bytes]) -> None:
+        """Make it durable that these blocks, as written so far, are gone. Raises DeviceError."""
+        if self._books.space(pool.uid).segments:
+            await self._journal.append(deleted_records(pool.uid, layout, hashes, self._books.last_serial))
+
+    async def expired(self, pool: PoolView, before: int) -> None:
+        """As `deleted`, for all that was stored before this time."""
+        if self._books.space(pool.uid).segments:
+            await self._journal.append([Expired(pool.uid, before, self._books.last_serial)])
+
+    async def purge(self, pool: PoolView) -> None:
+        """Make it durable that all the pool has is gone, and free its units once their I/O ends. Raises DeviceError."""
+        self._pools.pop(pool.uid, None)
+        self._writer.drop_pool(pool)
+        self._cleaner.forget(pool)
+        space = self._books.space(pool.uid)
+        if not space.segments:
+            return
+        await self._journal.append([Purged(pool.uid, self._books.last_serial)])
+        for segment in list(space.segments.values()):
+            space.forget(segment)
+            if segment.state is SegmentState.OPEN:
+                segment.state = SegmentState.SEALED
+        while left := [it for it in space.segments.values() if it.device.health.writable]:
+            for segment in left:
+                if segment.io == 0 and segment.state is SegmentState.SEALED:
+                    await self._keeper.free(pool, segment)
+            await asyncio.sleep(_PURGE_POLL_S)
+        self._doomed += [(pool, it) for it in space.segments.values()]
+
+    async def flush(self, pool: PoolView, deadline: float) -> bool:
+        """Whether all that is to be written of the pool lies flushed on nvme by `deadline`."""
+        self._write_back(pool, _WRITE_BACK_PAGES * 100)
+        return await self._writer.flush(pool, deadline)
+
+    def offered(self, pool: PoolView, layout: bytes, whole: int, in_dram: int) -> int:
+        """Of `whole` leading blocks, how many pay to restore."""
+        return self._offers.offered(pool, layout, whole, in_dram, asyncio.get_running_loop().time())
+
+    def report(self, pool: PoolView, report: Report) -> None:
+        """An engine's prefill speed."""
+        self._offers.report(pool.uid, report)
+
+    def forget_chunk(self, pool_uid: str, chunk: int) -> None:
+        """The chunk is gone."""
+        for device in self._books.devices:
+            device.forget_chunk(pool_uid, chunk)
+
+    def used_bytes(self, pool_uid: str) -> int:
+        """Of units that the pool has."""
+        return self._books.used_bytes(pool_uid)
+
+    def device_errors(self) -> dict[str, str]:
+        """By name, what is wrong with each device that is not wholly in use."""
+        return {it.name: it.health.error for it in self._books.devices if it.health.error}
+
+    def device_states(self) -> dict[str, str]:
+        """By name."""
+        return {it.name: it.health.state.value for it in self._books.devices}
+
+    def direct_io(self) -> dict[str, bool]:
+        """By name, of those that were opened."""
+        return {it.name: it.direct for it in self._books.devices if it.superblock is not None}
+
+    def _write(self, pool: PoolView, pages: Sequence[int]) -> None:
+        if not self._closing:
+            self._writer.enqueue(pool, pages)
+
+    def _write_back(self, pool: PoolView, limit: int) -> None:
+        """Write what lies in DRAM alone, as far as the policy wants it written at all."""
+        grant = pool.grant
+        if grant is None or grant.admission == "reused" or not self.has_place(pool):
+            return
+        for slot_bytes in {chunk[1] for chunk in pool.index.chunks()}:
+            self._writer.enqueue_marked(pool, pool.index.next_dirty(slot_bytes, limit))
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            for device in self._books.devices:
+                device.tick(loop.time())
+                if device.health.writable:
+                    await self._journal.make_up(device)
+            await asyncio.sleep(_TICK_S)
+
+    async def _keep_up(self) -> None:
+        """Trim, write back what is idle, clean."""
+        while True:
+            await asyncio.sleep(_UPKEEP_S)
+            await self._free_doomed()
+            for pool in list(self._pools.values()):
+                if pool.grant is None:
+                    continue
+                await self._keeper.trim(pool)
+                self._keeper.seal_idle(pool)
+                if not self._writer.writing(pool):
+                    self._write_back(pool, _WRITE_BACK_PAGES)
+                await self._cleaner.step(pool)
+
+    async def _free_doomed(self) -> None:
+        for pool, segment in list(self._doomed):
+            if segment.io == 0 and segment.device.health.writable and await self._keeper.free(pool, segment):
+                self._doomed.remove((pool, segment))
+
+    def _on_opened(self, device: Device) -> None:
+        if self._upkeep_runs():
+            self._upkeep.start("late device", self._list_late(device))
+
+    def _upkeep_runs(self) -> bool:
+        return not self._closing and all(it.health.state is not DeviceState.OPENING for it in self._books.devices)
+
+    async def _list_late(self, device: Device) -> None:
+        """A device that opened after the start: what lies on it joins the pools that are served."""
+        uids = await self._recovery.list_late(device)
+        for uid in uids:
+            pool = self._pools.get(uid)
+            if pool is None:
+                log("device.unclaimed_pool", device=device.name, pool=uid)
+                continue
+            await self._recovery.stage(pool)
+            while not pool.index.link(1000):
+                await asyncio.sleep(0)
+            pool.progress.fire()

@@ -1,0 +1,355 @@
+"""Writes pages down in runs of one chain.
+
+What is to be written is queued by chains: a chain whose first part still waits gets the next part behind it, so that the
+longer the devices are busy the longer the runs are. Runs go out several at once; nothing orders them but flushes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from kvtier_client.protocol.messages import Reach
+
+from ..errors import FormatRefused, JobFailed, MoverDied
+from ..log import log
+from ..ports import PoolView
+from ..refs import REF_BYTES, Ref, decode_refs
+from . import jobs
+from .books import Books
+from .devices import Priority
+from .keeper import Keeper
+from .placement import Segment, SegmentState, Spot, Want
+from .segments import MAX_RUN_PAGES, run_header_bytes, run_places
+
+_RUNS_AT_ONCE: Final = 4
+"""For each device."""
+_REF_TYPE: Final = np.dtype(
+    [("layout", "V32"), ("hash", "V64"), ("", "V100"), ("size", "<u4"), ("", f"V{REF_BYTES - 200}")]
+)
+
+Written = Segment | None
+"""Where a page was written; None: it was not."""
+
+
+class _Group:
+    """Pages of one chain that wait, in order."""
+
+    __slots__ = ("pages",)
+
+    def __init__(self) -> None:
+        self.pages: deque[int] = deque()
+
+
+class _PoolQueue:
+    """What one pool has to write."""
+
+    def __init__(self) -> None:
+        self.groups: OrderedDict[int, _Group] = OrderedDict()
+        """By identity, in the order in which they came."""
+        self.by_tail: dict[int, _Group] = {}
+        """By the page that they end with."""
+        self.waiters: dict[int, asyncio.Future[Written]] = {}
+        """By page that waits or is being written; such pages are pinned, so that their numbers hold."""
+        self.working = False
+
+
+class Writer:
+    """Writes. Event loop thread only."""
+
+    def __init__(self, books: Books, keeper: Keeper) -> None:
+        self._books, self._keeper = books, keeper
+        self._queues: dict[str, _PoolQueue] = {}
+        self._runs = asyncio.Semaphore(_RUNS_AT_ONCE * max(1, len(books.devices)))
+
+    def has_place(self, pool: PoolView) -> bool:
+        """Whether the pool's pages can be written at all now."""
+        return any(
+            it.health.writable and self._keeper.quota_units(pool, it.unit_bytes) > 0 for it in self._books.devices
+        )
+
+    def writing(self, pool: PoolView) -> bool:
+        """Whether any page of the pool waits or is being written."""
+        queue = self._queues.get(pool.uid)
+        return queue is not None and bool(queue.waiters)
+
+    def enqueue(self, pool: PoolView, pages: Sequence[int]) -> int:
+        """Write `pages`, chains in order, but for those that are on nvme or on their way already; how many are new."""
+        if not self.has_place(pool):
+            return 0
+        return self._take(pool, pool.index.dirty(pages))
+
+    def enqueue_marked(self, pool: PoolView, pages: Sequence[int]) -> int:
+        """As `enqueue`, of pages that the index has marked as being written."""
+        return self._take(pool, pages)
+
+    def _take(self, pool: PoolView, pages: Sequence[int]) -> int:
+        if not pages:
+            return 0
+        queue = self._queues.setdefault(pool.uid, _PoolQueue())
+        loop = asyncio.get_running_loop()
+        group: _Group | None = None
+        last = -1
+        for page in pages:
+            if group is None or not pool.index.follows(last, page):
+                group = self._group_for(pool, queue, page)
+            if group.pages:
+                queue.by_tail.pop(group.pages[-1], None)
+            group.pages.append(page)
+            queue.by_tail[page] = group
+            queue.waiters[page] = loop.create_future()
+            last = page
+        if not queue.working:
+            queue.working = True
+            self._books.tasks.start("write", self._work(pool, queue))
+        return len(pages)
+
+    def _group_for(self, pool: PoolView, queue: _PoolQueue, page: int) -> _Group:
+        """The group that ends where the page goes on, or a new one."""
+        parent = pool.index.parent_page(page)
+        found = queue.by_tail.get(parent) if parent is not None else None
+        if found is None:
+            found = _Group()
+            queue.groups[id(found)] = found
+        return found
+
+    async def settle(self, pool: PoolView, pages: Sequence[int], reach: Reach, deadline: float) -> Reach:
+        """Write `pages`, and say how far all of them got: `reach`, or what was reached by `deadline`."""
+        self.enqueue(pool, pages)
+        queue = self._queues.get(pool.uid)
+        segments: dict[int, Segment] = {}
+        waits: list[asyncio.Future[Written]] = []
+        for page in pages:
+            wait = queue.waiters.get(page) if queue is not None else None
+            if wait is not None:
+                waits.append(wait)
+                continue
+            place = pool.index.place_of(page)
+            segment = self._books.segments.get(place[0]) if place is not None else None
+            if segment is None:
+                return Reach.DRAM
+            segments[segment.number] = segment
+        loop = asyncio.get_running_loop()
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=max(0.0, deadline - loop.time()))
+            if late:
+                return Reach.DRAM
+            for wait in waits:
+                written = wait.result()
+                if written is None:
+                    return Reach.DRAM
+                segments[written.number] = written
+        if reach is not Reach.FLUSHED:
+            return Reach.SEALED
+        flushing = self._books.tasks.start("flush", self._keeper.flush(list(segments.values())))
+        done, _ = await asyncio.wait((flushing,), timeout=max(0.0, deadline - loop.time()))
+        flushed = bool(done) and flushing.result()
+        return Reach.FLUSHED if flushed else Reach.SEALED
+
+    async def flush(self, pool: PoolView, deadline: float) -> bool:
+        """Whether all that waits now was written, and all that was written flushed, by `deadline`."""
+        queue = self._queues.get(pool.uid)
+        loop = asyncio.get_running_loop()
+        waits = list(queue.waiters.values()) if queue is not None else []
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=max(0.0, deadline - loop.time()))
+            if late:
+                return False
+        flushing = self._books.tasks.start(
+            "flush", self._keeper.flush(list(self._books.space(pool.uid).segments.values()))
+        )
+        done, _ = await asyncio.wait((flushing,), timeout=max(0.0, deadline - loop.time()))
+        return bool(done) and flushing.result()
+
+    async def _work(self, pool: PoolView, queue: _PoolQueue) -> None:
+        try:
+            while queue.groups:
+                await self._runs.acquire()
+                started = False
+                try:
+                    started = await self._start_run(pool, queue)
+                finally:
+                    if not started:
+                        self._runs.release()
+        finally:
+            queue.working = False
+
+    async def _start_run(self, pool: PoolView, queue: _PoolQueue) -> bool:
+        """Place and begin the first group's next run. False: nothing was begun."""
+        key, group = next(iter(queue.groups.items()))
+        pages = [group.pages[index] for index in range(min(len(group.pages), MAX_RUN_PAGES))]
+        refs, sizes, hashes = _look(pool, pages)
+        if not self._is_worth_writing(pool, queue, pages[0]):
+            self._take_off(queue, key, group, 1)
+            self._give_up(pool, queue, pages[:1])
+            return False
+        want = Want(sizes, refs[:32], _parent_places(pool, pages, hashes))
+        spot = await self.find_spot(pool, want)
+        if key not in queue.groups:  # the pool was purged meanwhile
+            return False
+        if spot is None:
+            taken = self._take_off(queue, key, group, len(group.pages))
+            self._give_up(pool, queue, taken)
+            return False
+        taken = self._take_off(queue, key, group, spot.pages)
+        serial = self._books.next_serial()
+        places = run_places(spot.offset, sizes[: spot.pages])
+        last = hashes[spot.pages - 1]
+        tails = [place for place, hash_ in zip(places, hashes, strict=False) if hash_ == last]
+        self._books.space(pool.uid).place(spot, want, self._keeper.budget(pool), tails)
+        spot.segment.io += 1
+        job = jobs.WriteRun(
+            spot.segment.device.next_id(),
+            pool.uid,
+            spot.segment.unit,
+            spot.segment.id.sequence,
+            spot.segment.id.nonce,
+            spot.offset,
+            serial,
+            pool.index.refs(taken),
+        )
+        self._note_growth(pool, job.refs)
+        self._books.tasks.start("run", self._write(pool, queue, spot, job, taken, sizes[: spot.pages]))
+        return True
+
+    def _note_growth(self, pool: PoolView, refs: bytes) -> None:
+        """For the cleaner: chains that grow."""
+        first, last = decode_refs(refs[:REF_BYTES])[0], decode_refs(refs[-REF_BYTES:])[0]
+        keys = frozenset((ref.group, ref.shard) for ref in _last_block(refs, last.hash))
+        self._books.space(pool.uid).grew(first.layout, first.parent, last.hash, keys, len(refs) // REF_BYTES)
+
+    def _take_off(self, queue: _PoolQueue, key: int, group: _Group, count: int) -> list[int]:
+        """The group's first pages, out of the queue; a group that is used up goes."""
+        taken = [group.pages.popleft() for _ in range(count)]
+        if not group.pages:
+            del queue.groups[key]
+            queue.by_tail.pop(taken[-1], None)
+        else:
+            queue.groups.move_to_end(key)
+        return taken
+
+    async def find_spot(self, pool: PoolView, want: Want) -> Spot | None:
+        """Where the run goes; None: nowhere now."""
+        space = self._books.space(pool.uid)
+        spot = space.find_reserved(want)
+        if spot is not None and spot.segment.device.health.writable:
+            return spot
+        devices = [it for it in self._books.devices if it.health.writable]
+        striped = len(devices) > 1
+        first = space.device_for(want, devices)
+        if first is None:
+            return None
+        order = [first, *(it for it in devices if it is not first)]
+        for device in order:
+            spot = space.on_top(want, device, striped=striped)
+            if spot is not None:
+                return spot
+            if await self._keeper.make_segment(pool, device) is not None:
+                spot = space.on_top(want, device, striped=striped)
+                if spot is not None:
+                    return spot
+        return None
+
+    async def _write(
+        self,
+        pool: PoolView,
+        queue: _PoolQueue,
+        spot: Spot,
+        job: jobs.WriteRun,
+        pages: Sequence[int],
+        sizes: Sequence[int],
+    ) -> None:
+        """Have the run written; pages that did not get there, for no fault of a device, are queued again."""
+        segment = spot.segment
+        device = segment.device
+        again: list[int] = []
+        written: Written = None
+        try:
+            result = await device.run(job, Priority.WRITE)
+            if result.bad:
+                log("page.damaged", pool=pool.uid, pages=len(result.bad))
+                bad = set(result.bad)
+                again = [page for index, page in enumerate(pages) if index < min(bad)]
+            else:
+                written = self._written(pool, segment, job.offset, pages, sizes)
+        except MoverDied:
+            again = list(pages)
+        except (JobFailed, FormatRefused) as error:
+            log("write.failed", pool=pool.uid, device=device.name, error=error)
+        finally:
+            segment.io -= 1
+            self._runs.release()
+            self._finish(pool, queue, pages, written)
+        if again:
+            self.enqueue(pool, again)
+
+    def _written(
+        self, pool: PoolView, segment: Segment, offset: int, pages: Sequence[int], sizes: Sequence[int]
+    ) -> Written:
+        if segment.state is SegmentState.GONE:
+            return None
+        device = segment.device
+        device.written_mark += 1
+        segment.mark = device.written_mark
+        segment.runs.append((offset, run_header_bytes(len(pages))))
+        pool.index.written(pages, segment.number, run_places(offset, sizes))
+        pool.counters["pages_written_nvme"] += len(pages)
+        pool.counters["bytes_written_nvme"] += sum(sizes)
+        return segment
+
+    def _give_up(self, pool: PoolView, queue: _PoolQueue, pages: Sequence[int]) -> None:
+        self._finish(pool, queue, pages, None)
+
+    def _finish(self, pool: PoolView, queue: _PoolQueue, pages: Sequence[int], written: Written) -> None:
+        if written is None:
+            pool.index.not_written(pages)
+        for page in pages:
+            queue.waiters.pop(page).set_result(written)
+        pool.progress.fire()
+
+    def _is_worth_writing(self, pool: PoolView, queue: _PoolQueue, page: int) -> bool:
+        """Whether recovery would find the page: not if its parent is neither there nor under way."""
+        parent = pool.index.parent_page(page)
+        return parent is None or parent in queue.waiters or pool.index.place_of(parent) is not None
+
+    def drop_pool(self, pool: PoolView) -> None:
+        """Give up what waits; what is being written is not waited for."""
+        queue = self._queues.get(pool.uid)
+        if queue is None:
+            return
+        for key, group in list(queue.groups.items()):
+            self._give_up(pool, queue, self._take_off(queue, key, group, len(group.pages)))
+
+
+def _last_block(refs: bytes, hash_: bytes) -> list[Ref]:
+    """The references of the last block's pages."""
+    found = []
+    for start in range(len(refs) - REF_BYTES, -1, -REF_BYTES):
+        (ref,) = decode_refs(refs[start : start + REF_BYTES])
+        if ref.hash != hash_:
+            break
+        found.append(ref)
+    return found
+
+
+def _look(pool: PoolView, pages: Sequence[int]) -> tuple[bytes, list[int], list[bytes]]:
+    """Packed references of pages, their sizes and hashes (padded)."""
+    refs = pool.index.refs(pages)
+    table = np.frombuffer(refs, _REF_TYPE)
+    return refs, table["size"].tolist(), [bytes(it) for it in table["hash"]]
+
+
+def _parent_places(pool: PoolView, pages: Sequence[int], hashes: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Where the pages lie that the run's first block hangs on."""
+    places = []
+    for page, hash_ in zip(pages, hashes, strict=True):
+        if hash_ != hashes[0]:
+            break
+        parent = pool.index.parent_page(page)
+        place = pool.index.place_of(parent) if parent is not None else None
+        if place is not None:
+            places.append((place[0], place[1]))
+    return places
