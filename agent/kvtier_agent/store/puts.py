@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
 from kvtier_client.protocol.messages import Put, PutReply, Reach, RefusalCode
@@ -52,11 +53,13 @@ class Puts:
         self._core, self._room = core, room
         self._turns = asyncio.Semaphore(core.config.movers * _BATCHES_AT_ONCE)
 
-    async def put(self, pool: Pool, staging: Staging, message: Put) -> PutReply:
-        """Store what is new, and wait for the reach asked for. Raises Refusal."""
-        pool.counters["puts"] += 1
-        request = None
+    def put(self, pool: Pool, staging: Staging, message: Put) -> Awaitable[PutReply]:
+        """Store what is new, and wait for the reach asked for. Keeps the staging from now on. Raises Refusal."""
         staging.use()
+        return self._checked(pool, staging, message)
+
+    async def _checked(self, pool: Pool, staging: Staging, message: Put) -> PutReply:
+        pool.counters["puts"] += 1
         try:
             request = _Request(
                 pool, staging, message, check_put(message, staging.size), deadline_of(message.deadline_ms)

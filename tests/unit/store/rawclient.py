@@ -8,15 +8,45 @@ import mmap
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvtier_client.protocol import messages as m
 from kvtier_client.protocol.frames import FrameDecoder, encode_frame
+from kvtier_client.protocol.places import TIERS, unpack_places
 
 LAYOUT = b"L" * 32
 STAGING_BYTES = 8 << 20
 FIRST_PAGE = m.WHOLE_BLOCK[0]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a held page lies."""
+
+    chunk: int
+    offset: int
+    size: int
+    generation_offset: int
+    generation: int
+    tier: m.Tier
+
+
+@dataclass(frozen=True)
+class Held:
+    """A get's answer, or a part of it."""
+
+    blocks: int
+    places: list[Place]
+    hold_id: int
+    hold_ms: int
+    more: bool
+
+
+def held_of(reply: m.GetReply) -> Held:
+    places = [Place(*place[:5], TIERS[place[5]]) for place in unpack_places(reply.places)]
+    return Held(reply.blocks, places, reply.hold_id, reply.hold_ms, reply.more)
 
 
 class RawClient:
@@ -109,9 +139,19 @@ class RawClient:
         return self.ask(m.Lookup(next(self._ids), layout, list(hashes), **more))
 
     def get(self, hashes: Sequence[bytes], *, deadline_ms: int = 20_000, layout: bytes = LAYOUT, **more: Any) -> Any:
-        return self.ask(m.Get(next(self._ids), layout, list(hashes), deadline_ms, **more))
+        reply = self.ask(m.Get(next(self._ids), layout, list(hashes), deadline_ms, **more))
+        return held_of(reply) if isinstance(reply, m.GetReply) else reply
 
-    def read(self, place: m.PagePlace) -> bytes | None:
+    def hold(self, hashes: Sequence[bytes], *, deadline_ms: int = 20_000, layout: bytes = LAYOUT, **more: Any) -> Any:
+        return self.ask(m.Hold(next(self._ids), layout, list(hashes), deadline_ms, **more))
+
+    def delete(self, hashes: Sequence[bytes], *, layout: bytes = LAYOUT) -> Any:
+        return self.ask(m.Delete(next(self._ids), layout, list(hashes)))
+
+    def pin(self, hashes: Sequence[bytes], seconds: int, *, layout: bytes = LAYOUT) -> Any:
+        return self.ask(m.Pin(next(self._ids), layout, list(hashes), seconds))
+
+    def read(self, place: Place) -> bytes | None:
         """A held page's bytes; None: the slot has another generation by now."""
         memory = self.chunks[place.chunk]
         data = memory[place.offset : place.offset + place.size]

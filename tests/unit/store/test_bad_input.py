@@ -112,11 +112,26 @@ def test_client_of_a_newer_release_gets_the_version_that_both_speak(store: Store
         (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(-1, 0),)), m.RefusalCode.MALFORMED, "out of range"),
         (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(1 << 32, 0),)), m.RefusalCode.MALFORMED, "out of range"),
         (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(0, 1 << 16),)), m.RefusalCode.MALFORMED, "out of range"),
+        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(0, 0, -1),)), m.RefusalCode.MALFORMED, "out of range"),
         (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(),) * 2), m.RefusalCode.MALFORMED, "named twice"),
+        (
+            m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(), m.PageId(0, 0, 4))),
+            m.RefusalCode.MALFORMED,
+            "named twice",
+        ),
+        (m.Hold(5, LAYOUT, [b"h" * 65], 10), m.RefusalCode.MALFORMED, "a hash has 65 bytes"),
+        (m.Prefetch(5, b"short", [HASH]), m.RefusalCode.MALFORMED, "the layout has 5 bytes"),
+        (m.Delete(5, LAYOUT, [b"h" * 15]), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
+        (m.Pin(5, LAYOUT, [b"h" * 15], 10), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
+        (
+            m.Get(5, LAYOUT, [HASH], 10, (m.PageId(0, 0, 4),), stream=True),
+            m.RefusalCode.MALFORMED,
+            "ask for it without stream",
+        ),
         (
             m.Get(5, LAYOUT, [HASH] * 32_768, 10, tuple(m.PageId(0, n) for n in range(3))),
             m.RefusalCode.LIMIT,
-            "more than 65536 pages",
+            "more than 32768 pages",
         ),
         (m.Put(5, LAYOUT, None, []), m.RefusalCode.MALFORMED, "no pages"),
         (m.Put(5, LAYOUT, b"p", [PAGE]), m.RefusalCode.MALFORMED, "a hash has 1 bytes"),
@@ -258,6 +273,11 @@ def test_random_bytes_and_mutated_frames_harm_nobody(store: StoreProcess, seed: 
         encode_frame(m.Put(3, LAYOUT, None, [PAGE])),
         encode_frame(m.Release(4)),
         encode_frame(m.Stage(5, 100)),
+        encode_frame(m.Hold(6, LAYOUT, [HASH], 10)),
+        encode_frame(m.Prefetch(7, LAYOUT, [HASH])),
+        encode_frame(m.Delete(8, LAYOUT, [HASH])),
+        encode_frame(m.Pin(9, LAYOUT, [HASH], 1)),
+        encode_frame(m.Report(LAYOUT, 16, 1000.0, 0, 1024.0)),
     ]
     for _ in range(20):
         with RawClient(store.socket, hello=dice.random() < 0.5, timeout_s=10) as client:

@@ -9,11 +9,13 @@ import shutil
 import signal
 import struct
 import threading
+import time
 from pathlib import Path
 
-from kvtier_agent.store.arena_format import chunk_name
-from kvtier_agent.store.segments import SEGMENT_HEADER_BYTES
-from kvtier_client.protocol.messages import PutReply, Reach, Tier
+import pytest
+from kvtier_agent.store.arena_format import CHUNK_HEADER_BYTES, chunk_name
+from kvtier_agent.store.checksums import header_checksum
+from kvtier_client.protocol.messages import Done, PutReply, Reach, Tier
 
 from tests.unit.store.conftest import MakeStore
 from tests.unit.store.process import POOL, WAIT_S, StoreProcess, is_running, wait_for
@@ -199,16 +201,110 @@ def test_chunk_of_another_format_keeps_the_store_from_starting_and_is_kept(store
     with store.connect() as client:
         client.put(None, chain("a", 10))
     store.kill()
-    (path,) = store.chunks()
+    path = store.chunks()[0]
     with path.open("rb+") as chunk:
-        chunk.seek(8)
-        chunk.write(struct.pack("<I", 1))
+        header = bytearray(chunk.read(CHUNK_HEADER_BYTES - 8))
+        header[8:12] = struct.pack("<I", 2)
+        chunk.seek(0)
+        chunk.write(header + struct.pack("<Q", header_checksum(bytes(header))))
     before = path.read_bytes()
     store.spawn()
     assert store.process is not None
     assert store.process.wait(WAIT_S) == 1
-    assert "expected chunk format 0, found format 1" in store.log_text()
+    assert "expected chunk format 1, found format 2" in store.log_text()
     assert path.read_bytes() == before
+
+
+def test_chunk_with_a_flipped_bit_in_its_header_is_lost_and_no_more(store: StoreProcess) -> None:
+    first, second = chain("a", 10), chain("b", 10, size=20_000)
+    with store.connect() as client:
+        client.put(None, first)
+        client.put(None, second)
+        damaged = {place.chunk for place in client.get(hashes_of(first)).places}
+    store.kill()
+    for id_ in damaged:
+        with (store.arena / POOL / chunk_name(id_)).open("rb+") as chunk:
+            chunk.seek(9)
+            chunk.write(b"\x80")
+    with store.start().connect() as client:
+        assert client.lookup(hashes_of(first)).dram_blocks == 0
+        assert client.read_all(hashes_of(second)) == data_of(second)
+        assert client.put(None, first).reached == Reach.DRAM
+        assert client.read_all(hashes_of(first)) == data_of(first)
+    assert store.log_text().count("event=chunk.damaged") == len(damaged)
+    assert not {chunk_name(id_) for id_ in damaged} & {it.name for it in store.chunks()}
+
+
+@pytest.mark.parametrize("at", ["payload", "header"])
+def test_flipped_bit_in_the_arena_of_a_dead_store_is_never_served(make_store: MakeStore, at: str) -> None:
+    store = make_store()
+    del store.config["nvme"]
+    blocks = chain("a", 10)
+    with store.start().connect() as client:
+        client.put(None, blocks)
+        place = client.get(hashes_of(blocks)).places[4]
+    store.kill()
+    with (store.arena / POOL / chunk_name(place.chunk)).open("rb+") as chunk:
+        chunk.seek(place.offset + 333 if at == "payload" else place.generation_offset + 77)
+        (byte,) = chunk.read(1)
+        chunk.seek(-1, os.SEEK_CUR)
+        chunk.write(bytes([byte ^ 4]))
+    with store.start().connect() as client:
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 4
+        assert client.read_all(hashes_of(blocks)) == data_of(blocks)[:4]
+        assert client.put(blocks[3][0], blocks[4:]).stored_pages == 6
+        assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+def test_deleted_blocks_do_not_come_back_and_what_was_stored_after_them_stays(make_store: MakeStore) -> None:
+    store = make_store()
+    del store.config["nvme"]
+    blocks, other = chain("a", 20), chain("b", 5)
+    with store.start().connect() as client:
+        client.put(None, blocks)
+        client.put(None, other)
+        assert isinstance(client.delete([blocks[10][0], b"absent".ljust(32)]), Done)
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 10
+    store.kill()
+    with store.start().connect() as client:
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 10
+        assert client.read_all(hashes_of(other)) == data_of(other)
+        assert client.put(blocks[9][0], blocks[10:]).stored_pages == 10
+        client.delete(hashes_of(other))
+    store.kill()
+    with store.start().connect() as client:
+        assert client.read_all(hashes_of(blocks)) == data_of(blocks), "stored after their deletion"
+        assert client.lookup(hashes_of(other)).whole_blocks == 0
+
+
+def test_deletion_of_a_block_that_left_the_index_holds_after_a_restart(make_store: MakeStore) -> None:
+    """Its slot keeps the page's bytes and commit word until another page takes it."""
+    store = make_store()
+    del store.config["nvme"]
+    blocks = chain("a", 10)
+    with store.start().connect() as client:
+        client.put(None, blocks)
+        client.delete([blocks[0][0]])
+        client.delete(hashes_of(blocks))
+    store.kill()
+    with store.start().connect() as client:
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 0
+
+
+def test_blocks_older_than_their_time_to_live_are_gone_also_after_a_restart(make_store: MakeStore) -> None:
+    store = make_store()
+    del store.config["nvme"]
+    store.config["pools"] = [store.pool_config(ttlSeconds=3)]
+    blocks = chain("a", 10)
+    with store.start().connect() as client:
+        client.put(None, blocks)
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 10
+    store.kill()
+    time.sleep(3.5)
+    with store.start().connect() as client:
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 0, "expired before it was served"
+        client.put(None, blocks)
+        wait_for("they expire", lambda: client.lookup(hashes_of(blocks)).whole_blocks == 0)
 
 
 def test_device_of_another_format_is_left_out_and_kept(make_store: MakeStore) -> None:
@@ -267,7 +363,7 @@ def flip_in_segment(store: StoreProcess, payload: bytes) -> None:
     hits = 0
     for path in store.segments():
         data = path.read_bytes()
-        at = data.find(payload[:4096], SEGMENT_HEADER_BYTES)
+        at = data.find(payload[:4096])
         if at >= 0:
             with path.open("rb+") as segment:
                 segment.seek(at + 20_001)
