@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,10 +24,10 @@ from kvtier_client.protocol.messages import (
     GetReply,
     Hello,
     HelloReply,
-    Lookup,
-    LookupReply,
     Hold,
     HoldReply,
+    Lookup,
+    LookupReply,
     PageId,
     Pin,
     PinReply,
@@ -37,7 +37,6 @@ from kvtier_client.protocol.messages import (
     PutReply,
     Reach,
     Release,
-    Report,
     Stage,
     ToAgent,
 )
@@ -189,6 +188,10 @@ class ArenaScript:
     def puts(self) -> list[Put]:
         return [request for request in self.requests if isinstance(request, Put)]
 
+    @property
+    def gets(self) -> list[Get]:
+        return [request for request in self.requests if isinstance(request, Get)]
+
     def overwrite(self, page_hash: bytes, shard: int = 0, group: int = 0) -> None:
         """Reuse the page's slot for other bytes, generation first."""
         place = self.pages[page_hash, group, shard]
@@ -203,22 +206,11 @@ class ArenaScript:
             request = link.receive()
             self.requests.append(request)
             match request:
-                case Lookup() as ask:
-                    whole = self._whole(ask.hashes, ask.pages)
-                    link.send(LookupReply(ask.request_id, whole, whole, whole))
-                case Prefetch() as ask:
-                    link.send(PrefetchReply(ask.request_id, self._whole(ask.hashes, ask.pages)))
-                case Hold() as ask:
-                    self.holds += 1
-                    whole = self._whole(ask.hashes, ask.pages)
-                    link.send(HoldReply(ask.request_id, whole, self.holds, 5_000))
                 case Get() as ask:
                     if self.descriptor not in announced:
                         link.send(Chunks([self.chunk_id]), [self.descriptor])
                         announced.add(self.descriptor)
                     self._answer_get(link, ask)
-                case Release(hold):
-                    self.releases.append(hold)
                 case Stage() as stage:
                     descriptor = link.descriptors.pop()
                     self.staged_seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -230,14 +222,28 @@ class ArenaScript:
                     for page in put.pages:
                         self._store(page.hash, page.page, staging[page.offset : page.offset + page.size])
                     link.send(PutReply(put.request_id, len(put.pages), 0, Reach.DRAM))
-                case Delete() as ask:
-                    for key in [key for key in self.pages if key[0] in ask.hashes]:
-                        del self.pages[key]
-                    link.send(Done(ask.request_id))
-                case Pin() as ask:
-                    link.send(PinReply(ask.request_id, self._whole(ask.hashes, [PageId()])))
-                case Report():
-                    pass
+                case _:
+                    for reply in self._replies(request):
+                        link.send(reply)
+
+    def _replies(self, request: Any) -> Iterator[msgspec.Struct]:
+        match request:
+            case Lookup() as ask:
+                whole = self._whole(ask.hashes, ask.pages)
+                yield LookupReply(ask.request_id, whole, whole, whole)
+            case Prefetch() as ask:
+                yield PrefetchReply(ask.request_id, self._whole(ask.hashes, ask.pages))
+            case Hold() as ask:
+                self.holds += 1
+                yield HoldReply(ask.request_id, self._whole(ask.hashes, ask.pages), self.holds, 5_000)
+            case Release(hold):
+                self.releases.append(hold)
+            case Delete() as ask:
+                for key in [key for key in self.pages if key[0] in ask.hashes]:
+                    del self.pages[key]
+                yield Done(ask.request_id)
+            case Pin() as ask:
+                yield PinReply(ask.request_id, self._whole(ask.hashes, [PageId()]))
 
     def _answer_get(self, link: Link, ask: Get) -> None:
         whole = self._whole(ask.hashes, ask.pages)
