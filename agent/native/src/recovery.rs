@@ -1,0 +1,425 @@
+//! Recovery: what was found in slots and segments becomes the tree again.
+//!
+//! Staging enters every page at once, in any order, its parent's node being made where it was not found yet. Linking then
+//! goes down from the roots in slices: a page whose parent's page was not found is an orphan and goes. At last the policy
+//! is told of what lies in DRAM, coldest first.
+
+use crate::column::NONE;
+use crate::error::{Result, value};
+use crate::index::{Index, REF_BYTES};
+use crate::keys::{Key, LAYOUT_BYTES, MAX_HASH_BYTES, check_hash_length};
+use crate::pages::{ALIVE, ATTACHED, MARKED, slot_bytes};
+use crate::puts::MAX_PAGE_BYTES;
+use crate::tree::{Birth, UNKNOWN, is_node};
+
+/// A packed media entry.
+pub const ENTRY_BYTES: usize = 200;
+/// Uses are put in order by so many steps of time.
+const STEPS: usize = 1 << 16;
+
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// More may be staged.
+    #[default]
+    Staging,
+    /// Going through all nodes for those where chains begin.
+    Tops,
+    /// Going down from them.
+    Down,
+    /// Going through all pages for those that were not reached.
+    Orphans,
+    /// Going up again, for the last use of anything below a node.
+    Uses,
+    Count,
+    Sort,
+    /// Telling the policy.
+    Tell,
+    /// Making the chunks' free slots free.
+    Slots,
+}
+
+#[derive(Default)]
+pub struct Recovery {
+    phase: Phase,
+    cursor: usize,
+    stack: Vec<u32>,
+    /// Every node, parents before children.
+    order: Vec<u32>,
+    /// By node, seconds of the last use of any page at it or below.
+    uses: Vec<u32>,
+    first_use: u32,
+    last_use: u32,
+    starts: Vec<u32>,
+    /// Every node, coldest first, children before parents of the same step.
+    sorted: Vec<u32>,
+    chunks: Vec<u16>,
+    pub orphans: u64,
+}
+
+impl Recovery {
+    pub fn heap_bytes(&self) -> usize {
+        let lists = [&self.stack, &self.order, &self.uses, &self.starts, &self.sorted];
+        lists.iter().map(|list| list.capacity() * 4).sum()
+    }
+
+    fn next(&mut self, phase: Phase) {
+        (self.phase, self.cursor) = (phase, 0);
+    }
+
+    fn step_of(&self, seconds: u32) -> usize {
+        let range = u64::from(self.last_use - self.first_use) + 1;
+        (u64::from(seconds - self.first_use) * STEPS as u64 / range) as usize
+    }
+}
+
+/// One page as it was found.
+struct Found<'a> {
+    layout: &'a [u8; LAYOUT_BYTES],
+    hash: &'a [u8],
+    parent: &'a [u8],
+    key: Key,
+    size: u32,
+    stored_at: u32,
+    depth: u32,
+    digest: &'a [u8],
+}
+
+impl Index {
+    fn check_staging(&self) -> Result<()> {
+        match self.recovery.phase {
+            Phase::Staging => Ok(()),
+            _ => value("linking has begun: nothing more can be staged"),
+        }
+    }
+
+    /// Enter the pages of a chunk's committed slots. Their last use, unix seconds, stands in the place of the segment.
+    pub fn stage_slots(&mut self, chunk: u64, records: &[u8]) -> Result<()> {
+        self.check_staging()?;
+        let place = self.find_chunk(chunk)?;
+        if records.len() % REF_BYTES != 0 {
+            return value(format!("{} bytes are no whole number of records of {REF_BYTES}", records.len()));
+        }
+        for record in records.chunks_exact(REF_BYTES) {
+            let (slot, used) = (u32_at(record, 216), u32_at(record, 224));
+            let is_staged = found_in_ref(record).is_some_and(|found| self.stage_slot(&found, place, slot, used));
+            self.recovery.orphans += u64::from(!is_staged);
+        }
+        Ok(())
+    }
+
+    fn stage_slot(&mut self, found: &Found, chunk: u16, slot: u32, used: u32) -> bool {
+        if slot_bytes(found.size) != self.slots.chunk(chunk).slot_bytes {
+            return false;
+        }
+        let Some(page) = self.stage(found, used) else {
+            return false;
+        };
+        if self.pages[page].has_slot() || !self.claim_slot(page, chunk, slot) {
+            self.drop_unplaced(page);
+            return false;
+        }
+        if self.pages[page].is_on_nvme() && self.pages[page].digest != found.digest {
+            // Stored again after the copy on nvme was given up.
+            self.segments.leave(&mut self.pages, page);
+        }
+        self.pages[page].digest.copy_from_slice(found.digest);
+        true
+    }
+
+    /// Enter the pages of a segment. `layouts`: those that the entries number.
+    pub fn stage_entries(&mut self, segment: u32, entries: &[u8], layouts: &[u8]) -> Result<()> {
+        self.check_staging()?;
+        if entries.len() % ENTRY_BYTES != 0 || layouts.len() % LAYOUT_BYTES != 0 {
+            return value(format!(
+                "{} bytes of entries and {} of layouts are no whole numbers of these",
+                entries.len(),
+                layouts.len()
+            ));
+        }
+        for entry in entries.chunks_exact(ENTRY_BYTES) {
+            let offset = u32_at(entry, 168);
+            let found = found_in_entry(entry, layouts);
+            let is_staged = found.is_some_and(|found| self.stage_entry(&found, segment, offset));
+            self.recovery.orphans += u64::from(!is_staged);
+        }
+        Ok(())
+    }
+
+    fn stage_entry(&mut self, found: &Found, segment: u32, offset: u32) -> bool {
+        let Some(page) = self.stage(found, 0) else {
+            return false;
+        };
+        let it = &self.pages[page];
+        let is_older = it.is_on_nvme() && self.segments.get(it.segment).number > segment;
+        let is_other = it.is_resident() && it.digest != found.digest;
+        if is_older || is_other {
+            return true;
+        }
+        self.enter_nvme(page, segment, offset);
+        self.pages[page].digest.copy_from_slice(found.digest);
+        true
+    }
+
+    /// The page in the tree, made if it is not there; None: it contradicts what is there.
+    fn stage(&mut self, found: &Found, used: u32) -> Option<u32> {
+        if self.pages.is_full() || self.tree.nodes.is_full() || !(1..=MAX_PAGE_BYTES).contains(&found.size) {
+            return None;
+        }
+        check_hash_length(found.hash, 0).ok()?;
+        if found.hash == found.parent || !(found.parent.is_empty() || found.parent.len() == found.hash.len()) {
+            return None;
+        }
+        let layout = self.tree.ensure_layout(found.layout, found.hash, 0).ok()?;
+        self.tree.layouts.get(layout).check_kind(found.key, 0).ok()?;
+        let node = self.stage_node(layout, found)?;
+        let used = used.max(found.stored_at);
+        let known = self.keys.find(found.key).and_then(|key| self.page_of(node, key));
+        if let Some(page) = known {
+            return (self.pages[page].size == found.size).then_some(page);
+        }
+        let Ok(key) = self.keys.acquire(found.key, 0) else {
+            self.settle_node(node);
+            return None;
+        };
+        self.tree.layouts.get_mut(layout).set_kind(found.key);
+        Some(self.add_page(node, key, found.size, used))
+    }
+
+    fn stage_node(&mut self, layout: u16, found: &Found) -> Option<u32> {
+        let known = self.tree.find(layout, found.hash);
+        let stored = known.map(|node| self.tree.nodes[node].parent);
+        let above = if found.parent.is_empty() {
+            NONE
+        } else {
+            match self.tree.find(layout, found.parent) {
+                Some(above) => above,
+                None if stored.is_some_and(|parent| parent != UNKNOWN) => return None,
+                None => {
+                    let birth = Birth { parent: UNKNOWN, depth: found.depth.saturating_sub(1), stored_at: 0, turn: 0 };
+                    self.tree.add(layout, found.parent, birth)
+                }
+            }
+        };
+        let Some(node) = known else {
+            let birth = Birth { parent: above, depth: found.depth, stored_at: found.stored_at, turn: 0 };
+            return Some(self.tree.add(layout, found.hash, birth));
+        };
+        if stored == Some(UNKNOWN) {
+            self.tree.set_birth(node, found.stored_at, found.depth);
+            self.tree.link(node, above);
+        } else if stored != Some(above) {
+            return None;
+        }
+        Some(node)
+    }
+
+    /// Take a page out again that was made for a place that it did not get.
+    fn drop_unplaced(&mut self, page: u32) {
+        if !self.pages[page].is_present() {
+            let node = self.pages[page].node;
+            self.detach(page);
+            self.settle_node(node);
+        }
+    }
+
+    /// Work on up to `limit` nodes, pages or slots. Whether all is done, and the index can be used.
+    pub fn link_some(&mut self, limit: usize) -> bool {
+        for _ in 0..limit {
+            if self.link_step() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn link_step(&mut self) -> bool {
+        let cursor = self.recovery.cursor;
+        self.recovery.cursor += 1;
+        match self.recovery.phase {
+            Phase::Staging => self.recovery.next(Phase::Tops),
+            Phase::Tops => {
+                let node = cursor as u32;
+                if node == self.tree.nodes.end() {
+                    self.recovery.next(Phase::Down);
+                } else if self.tree.is_there(node) && !is_node(self.tree.nodes[node].parent) {
+                    self.recovery.stack.push(node);
+                }
+            }
+            Phase::Down => match self.recovery.stack.pop() {
+                Some(node) => self.go_down(node),
+                None => self.recovery.next(Phase::Orphans),
+            },
+            Phase::Orphans => {
+                if cursor as u32 == self.pages.end() {
+                    self.recovery.uses = vec![0; self.tree.nodes.end() as usize];
+                    self.recovery.first_use = u32::MAX;
+                    self.recovery.next(Phase::Uses);
+                } else {
+                    self.drop_orphan(cursor as u32);
+                }
+            }
+            Phase::Uses => match self.recovery.order.len().checked_sub(cursor + 1) {
+                Some(at) => self.note_use(self.recovery.order[at]),
+                None => {
+                    self.recovery.starts = vec![0; STEPS + 1];
+                    self.recovery.next(Phase::Count);
+                }
+            },
+            Phase::Count => match self.recovery.order.get(cursor) {
+                Some(&node) => {
+                    let step = self.recovery.step_of(self.recovery.uses[node as usize]);
+                    self.recovery.starts[step + 1] += 1;
+                }
+                None => {
+                    for step in 0..STEPS {
+                        self.recovery.starts[step + 1] += self.recovery.starts[step];
+                    }
+                    self.recovery.sorted = vec![NONE; self.recovery.order.len()];
+                    self.recovery.next(Phase::Sort);
+                }
+            },
+            Phase::Sort => match self.recovery.order.len().checked_sub(cursor + 1) {
+                Some(at) => {
+                    let node = self.recovery.order[at];
+                    let step = self.recovery.step_of(self.recovery.uses[node as usize]);
+                    let place = self.recovery.starts[step];
+                    self.recovery.starts[step] += 1;
+                    self.recovery.sorted[place as usize] = node;
+                }
+                None => self.recovery.next(Phase::Tell),
+            },
+            Phase::Tell => match self.recovery.sorted.get(cursor) {
+                Some(&node) => self.tell_policy(node),
+                None => {
+                    self.recovery.chunks = self.slots.claimable();
+                    self.recovery.next(Phase::Slots);
+                }
+            },
+            Phase::Slots => match self.recovery.chunks.pop() {
+                Some(chunk) => self.slots.end_claims(chunk),
+                None => {
+                    let orphans = self.recovery.orphans;
+                    self.recovery = Recovery { orphans, ..Recovery::default() };
+                    return true;
+                }
+            },
+        }
+        false
+    }
+
+    /// Hang the block's pages on those of its parent, and go on to its children.
+    fn go_down(&mut self, node: u32) {
+        self.recovery.order.push(node);
+        self.recovery.stack.extend(self.tree.children(node));
+        let above = self.tree.nodes[node].parent;
+        let has_full = self.tree.layouts.get(self.tree.nodes[node].layout).has_full();
+        let pages: Vec<u32> = self.pages_of(node).filter(|&page| !self.pages[page].is(MARKED)).collect();
+        let (trailing, full): (Vec<u32>, Vec<u32>) =
+            pages.into_iter().partition(|&page| self.keys.is_trailing(self.pages[page].key));
+        let mut kept = 0;
+        for &page in &full {
+            let parent = if is_node(above) { self.page_of(above, self.pages[page].key) } else { None };
+            match parent {
+                Some(parent) if self.pages[parent].is(MARKED) => self.hang(page, parent),
+                None if above == NONE => {}
+                _ => continue,
+            }
+            self.pages[page].set(MARKED);
+            kept += 1;
+        }
+        let is_placed = !has_full || above == NONE || is_node(above) && self.has_marked(above);
+        if is_placed && (kept > 0 || full.is_empty()) {
+            for &page in &trailing {
+                self.pages[page].set(MARKED);
+            }
+        }
+        if self.tree.nodes[node].pages == NONE {
+            let oldest = self.tree.children(node).map(|child| self.tree.nodes[child].stored_at).min();
+            let depth = self.tree.nodes[node].depth;
+            self.tree.set_birth(node, oldest.unwrap_or(0), depth);
+        }
+        self.tree.age(node);
+    }
+
+    fn has_marked(&self, node: u32) -> bool {
+        self.pages_of(node).any(|page| self.pages[page].is(MARKED))
+    }
+
+    fn drop_orphan(&mut self, page: u32) {
+        let it = &self.pages[page];
+        if !it.is(ALIVE | ATTACHED) || it.is(MARKED) {
+            return;
+        }
+        let node = it.node;
+        self.recovery.orphans += 1;
+        self.detach(page);
+        self.settle_node(node);
+    }
+
+    /// The node's last use, and so one of its parent's.
+    fn note_use(&mut self, node: u32) {
+        if !self.tree.is_there(node) {
+            return;
+        }
+        let own = self.pages_of(node).map(|page| self.policy.last_use(page)).max().unwrap_or(0);
+        let used = own.max(self.recovery.uses[node as usize]);
+        self.recovery.uses[node as usize] = used;
+        self.recovery.first_use = self.recovery.first_use.min(used);
+        self.recovery.last_use = self.recovery.last_use.max(used);
+        let above = self.tree.nodes[node].parent;
+        if is_node(above) {
+            let of_parent = &mut self.recovery.uses[above as usize];
+            *of_parent = used.max(*of_parent);
+        }
+    }
+
+    fn tell_policy(&mut self, node: u32) {
+        if node == NONE || !self.tree.is_there(node) {
+            return;
+        }
+        let pages: Vec<u32> = self.pages_of(node).collect();
+        for page in pages {
+            let it = &mut self.pages[page];
+            it.clear(MARKED);
+            if it.is_resident() {
+                let class = it.slot_bytes();
+                self.policy.arrived(page, class, NONE);
+            }
+        }
+    }
+}
+
+fn found_in_ref(record: &[u8]) -> Option<Found<'_>> {
+    Some(Found {
+        layout: record[..LAYOUT_BYTES].try_into().ok()?,
+        hash: record[32..96].get(..usize::from(record[234]))?,
+        parent: record[96..160].get(..usize::from(record[235]))?,
+        digest: &record[160..176],
+        stored_at: u32_at(record, 192),
+        size: u32_at(record, 196),
+        depth: u32_at(record, 220),
+        key: Key { group: u32_at(record, 200), shard: u16_at(record, 232), trailing: u32_at(record, 204) },
+    })
+}
+
+fn found_in_entry<'a>(entry: &'a [u8], layouts: &'a [u8]) -> Option<Found<'a>> {
+    let begin = usize::from(u16_at(entry, 192)) * LAYOUT_BYTES;
+    Some(Found {
+        layout: layouts.get(begin..begin + LAYOUT_BYTES)?.try_into().ok()?,
+        hash: entry[..MAX_HASH_BYTES].get(..usize::from(entry[196]))?,
+        parent: entry[64..128].get(..usize::from(entry[197]))?,
+        digest: &entry[128..144],
+        stored_at: u32_at(entry, 176),
+        size: u32_at(entry, 172),
+        depth: u32_at(entry, 188),
+        key: Key { group: u32_at(entry, 180), shard: u16_at(entry, 194), trailing: u32_at(entry, 184) },
+    })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
