@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from .checksums import ALGORITHM_XXH3, header_checksum
 from .errors import ChunkDamaged, FormatRefused
+from .refs import Ref
 
 PAGE: Final = 4096
 CHUNK_FORMAT: Final = 1
@@ -164,6 +165,29 @@ def encode_slot_fields(fields: SlotFields) -> bytes:
         len(fields.hash),
         len(fields.parent),
     )
+
+
+def pack_slot_fields(memory: memoryview, start: int, ref: Ref, begun: int, checksum: bytes, digest: bytes) -> None:
+    """Write the fields, and the last use, of the slot header at `start`."""
+    _SLOT.pack_into(
+        memory,
+        start + SLOT_FIELDS_AT,
+        ref.size,
+        ref.stored_at,
+        begun,
+        checksum,
+        digest,
+        ref.layout,
+        ref.hash,
+        ref.parent,
+        ref.group,
+        ref.trailing,
+        ref.depth,
+        ref.shard,
+        len(ref.hash),
+        len(ref.parent),
+    )
+    _LAST_USE.pack_into(memory, start + LAST_USE_AT, ref.stored_at)
 
 
 def commit_word(generation: int, fields: bytes) -> int:

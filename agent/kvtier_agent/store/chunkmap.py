@@ -20,20 +20,18 @@ from .arena_format import (
     CHUNK_HEADER_BYTES,
     LAST_USE_AT,
     PAGE,
-    SLOT_FIELDS_AT,
     SLOT_FIELDS_END,
     SLOT_HEADER_BYTES,
     Geometry,
     SlotFields,
     chunk_name,
-    commit_word,
     decode_chunk_header,
     decode_slot,
     encode_chunk_header,
-    encode_slot_fields,
+    pack_slot_fields,
     round_up,
 )
-from .checksums import page_checksum
+from .checksums import header_checksum, page_checksum
 from .hugepages import file_alignment
 from .refs import Ref
 
@@ -85,32 +83,17 @@ class ChunkMap:
         start = self.cut.payload_offset(slot)
         return self._bytes[start : start + size]
 
-    def commit(self, ref: Ref, begun: int) -> None:
-        """Make the slot whole, as a page of `ref.digest`. After the last byte of its payload.
+    def commit(self, ref: Ref, begun: int, digest: bytes = b"") -> None:
+        """Make the slot whole. After the last byte of its payload; its digest is `ref.digest` unless one is given.
 
         `begun`: CLOCK_MONOTONIC in nanoseconds, read in the index process when the slot was taken: a block that is
         deleted later does not come back from it.
         """
-        fields = encode_slot_fields(
-            SlotFields(
-                ref.size,
-                ref.stored_at,
-                begun,
-                self._checksum(ref.layout, ref.hash, ref.group, ref.shard, ref.generation, ref.digest),
-                ref.digest,
-                ref.layout,
-                ref.hash,
-                ref.parent,
-                ref.group,
-                ref.trailing,
-                ref.depth,
-                ref.shard,
-            )
-        )
         start = self.cut.header_offset(ref.slot)
-        self._bytes[start + SLOT_FIELDS_AT : start + SLOT_FIELDS_END] = fields
-        self._bytes[start + LAST_USE_AT : start + LAST_USE_AT + 4] = ref.stored_at.to_bytes(4, "little")
-        self._words[start // 8] = commit_word(ref.generation, fields)
+        digest = digest or ref.digest
+        checksum = self._checksum(ref.layout, ref.hash, ref.group, ref.shard, ref.generation, digest)
+        pack_slot_fields(self._bytes, start, ref, begun, checksum, digest)
+        self._words[start // 8] = header_checksum(self._bytes[start + 8 : start + SLOT_FIELDS_END])
 
     def is_intact(self, ref: Ref) -> bool:
         """Whether the slot's header is committed and says what `ref` does. The payload is not looked at."""

@@ -7,7 +7,6 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,17 +63,18 @@ class CopyMover:
         maps = {chunk: self._chunks.get(job.pool, chunk) for chunk in {ref.chunk for ref in refs}}
         for ref in refs:
             maps[ref.chunk].begin(ref.slot, ref.generation)
-        digests = bytearray()
+        digests: list[bytes] = []
         for start, stop in _contiguous(refs, job.offsets):
-            pieces = [maps[ref.chunk].payload(ref.slot, ref.size) for ref in islice(refs, start, stop)]
+            batch = refs[start:stop]
+            pieces = [maps[ref.chunk].payload(ref.slot, ref.size) for ref in batch]
             _read_all(fd, pieces, job.offsets[start])
-            for ref, piece in zip(islice(refs, start, stop), pieces, strict=True):
-                digest = payload_digest(piece)
-                digests += digest
+            found = [payload_digest(piece) for piece in pieces]
+            digests += found
+            for ref, digest in zip(batch, found, strict=True):
                 chunk = maps[ref.chunk]
                 chunk.clear_padding(ref)
-                chunk.commit(ref._replace(digest=digest), job.begun)
-        reply(jobs.CopiedIn(job.id, bytes(digests)))
+                chunk.commit(ref, job.begun, digest)
+        reply(jobs.CopiedIn(job.id, b"".join(digests)))
 
     def _create_chunk(self, job: jobs.CreateChunk, _: int | None, reply: Reply) -> None:
         self._chunks.create(job.pool, job.chunk, Geometry(job.slot_bytes, job.slots, job.payload_at, job.file_bytes))

@@ -1,4 +1,4 @@
-"""The example in bytes of docs/formats.md is what the code writes."""
+"""The examples in bytes of docs/formats.md are what the code writes."""
 
 from __future__ import annotations
 
@@ -6,33 +6,56 @@ import re
 import struct
 from pathlib import Path
 
-from kvtier_agent.store.arena_format import SlotFields, commit_word, encode_slot_fields
-from kvtier_agent.store.checksums import page_checksum
-from kvtier_agent.store.segments import Entry, encode_run_header
+from kvtier_agent.store.arena_format import (
+    LAST_USE_AT,
+    SLOT_HEADER_BYTES,
+    SlotFields,
+    commit_word,
+    encode_slot_fields,
+)
+from kvtier_agent.store.checksums import page_checksum, payload_digest
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
-LAYOUT, HASH, PAYLOAD = b"L" * 32, b"h" * 16, memoryview(b"hello")
+LAYOUT, HASH, PAYLOAD = b"L" * 32, b"h" * 16, b"hello"
 
 
-def blocks() -> list[str]:
-    """What stands between fences in the example's section."""
-    section = PAGE.read_text().split("## An example in bytes")[1]
-    return [text.strip("\n") for text in re.findall(r"```\n(.*?)```", section, re.DOTALL)]
+def blocks(section: str) -> list[str]:
+    """What stands between fences in the section of this title."""
+    text = re.split(r"\n#+ ", PAGE.read_text().split(section)[1])[0]
+    return [block.strip("\n") for block in re.findall(r"```\n(.*?)```", text, re.DOTALL)]
 
 
 def check_dump(dump: str, data: bytes) -> None:
+    """Every byte that is not 0 is shown, and is what the code writes."""
+    shown = bytearray(len(data))
     for line in dump.splitlines():
-        offset, shown = line.split(maxsplit=1)
-        expected = bytes.fromhex(shown)
-        assert data[int(offset) : int(offset) + len(expected)] == expected, line
+        offset, hexadecimal = line.split(maxsplit=1)
+        expected = bytes.fromhex(hexadecimal)
+        shown[int(offset) : int(offset) + len(expected)] = expected
+    assert bytes(shown) == data
 
 
-def test_example_of_the_formats_page_is_what_the_code_writes() -> None:
-    checksum, slot, media_checksum, run = blocks()
-    in_arena = page_checksum("pool-1", LAYOUT, HASH, 1, 2, 7, PAYLOAD)
+def test_example_of_a_slot_header_is_what_the_code_writes() -> None:
+    digest, checksum, dump = blocks("### A slot header in bytes")
+    assert bytes.fromhex(digest) == payload_digest(PAYLOAD)
+    in_arena = page_checksum("pool-1", LAYOUT, HASH, 1, 2, 7, payload_digest(PAYLOAD))
     assert bytes.fromhex(checksum) == in_arena
-    fields = encode_slot_fields(SlotFields(5, 1_700_000_000_000, in_arena, LAYOUT, HASH, b"", 1, 2))
-    check_dump(slot, struct.pack("<QQ", commit_word(7, fields), 7) + fields)
-    on_medium = page_checksum("pool-1", LAYOUT, HASH, 1, 2, 9, PAYLOAD)
-    assert bytes.fromhex(media_checksum) == on_medium
-    check_dump(run, encode_run_header(9, 4096, [Entry(LAYOUT, HASH, b"", 1, 2, 5, 8192, on_medium)], 8192))
+    fields = encode_slot_fields(
+        SlotFields(
+            size=5,
+            stored_at=1_700_000_000,
+            begun=1_000_000_000,
+            checksum=in_arena,
+            digest=payload_digest(PAYLOAD),
+            layout=LAYOUT,
+            hash=HASH,
+            parent=b"",
+            group=1,
+            trailing=0,
+            depth=0,
+            shard=2,
+        )
+    )
+    header = struct.pack("<QQ", commit_word(7, fields), 7) + fields
+    assert len(header) == LAST_USE_AT
+    check_dump(dump, (header + struct.pack("<I", 1_700_000_000)).ljust(SLOT_HEADER_BYTES, b"\0"))
