@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvtier_client.protocol import messages as m
 from kvtier_client.protocol.places import PLACE
-from kvtier_index import Hold, Key, Refused
+from kvtier_index import Hold, Refused
 
 from .core import Core, Pool, unix_now
 from .errors import Refusal
@@ -20,6 +20,9 @@ from .holds import HOLD_S
 from .put_plan import check_chain, check_pages, refusal_of
 from .puts import deadline_of
 from .touches import Touches
+
+if TYPE_CHECKING:
+    from kvtier_index import Key
 
 _HOLD_MS: Final = int(HOLD_S * 1000)
 _MAX_PREFETCHES: Final = 64

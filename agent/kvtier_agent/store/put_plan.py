@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvtier_client.protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_BLOCKS, PageId, Put, RefusalCode
 from kvtier_client.protocol.places import place_count
-from kvtier_index import Key, Refused
 
 from .arena_format import MAX_PAGE_BYTES, PAGE, round_up
 from .errors import Refusal
+
+if TYPE_CHECKING:
+    from kvtier_index import Key, Refused
 
 _NUMBER_LIMIT: Final = 1 << 32
 _SHARD_LIMIT: Final = 1 << 16

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from . import jobs
-from .arena_format import CHUNK_HEADER_BYTES, SLOT_HEADER_BYTES, Geometry
+from .arena_format import SLOT_HEADER_BYTES, Geometry
 from .chunks import Chunk
 from .core import Core, Pool
 from .errors import DeviceError, JobFailed, MoverDied
@@ -226,5 +226,5 @@ def add_to_index(pool: Pool, chunk: Chunk, generations: bytes) -> None:
     """Let the pool's index hand out the chunk's slots. `generations`: 64 bits each; b"": all are 0."""
     cut = chunk.cut
     pool.index.add_chunk(
-        chunk.id, cut.slot_bytes, cut.slots, cut.payload_at, CHUNK_HEADER_BYTES, SLOT_HEADER_BYTES, generations
+        chunk.id, cut.slot_bytes, cut.slots, cut.payload_at, cut.generation_offset(0), SLOT_HEADER_BYTES, generations
     )
