@@ -141,10 +141,7 @@ class Get(msgspec.Struct, frozen=True, tag="get"):
     stream: bool = False
     """Answer in parts, as the blocks arrive. Only where no page is trailing."""
     hold_id: int = 0
-    """Name the leading blocks of `hashes` that this hold of the same pod keeps, and make no other hold.
-
-    0, or a hold that ended: make one.
-    """
+    """Keep what the answer names under this hold of the same pod, whose end stays; 0, or one that ended: a new hold."""
 
 
 class GetReply(msgspec.Struct, frozen=True, tag="get_reply"):

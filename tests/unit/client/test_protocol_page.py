@@ -13,14 +13,27 @@ from kvtier_client.protocol.frames import FrameDecoder, encode_frame
 from kvtier_client.protocol.messages import (
     MAX_BLOCKS,
     MAX_CHUNKS,
+    Chunks,
+    Delete,
+    Done,
+    Get,
+    GetReply,
     Hello,
     HelloReply,
     Lookup,
     LookupReply,
+    PageId,
+    Put,
+    PutPage,
+    PutReply,
+    Reach,
     RefusalCode,
+    Release,
+    Stage,
     ToAgent,
     ToClient,
 )
+from kvtier_client.protocol.places import PLACE, TIERS, PagePlace, pack_places
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 HEX = {name: bytes.fromhex(text) for name, text in re.findall(r"```hex (\S+)\n(.*?)```", PAGE, re.S)}
@@ -40,12 +53,29 @@ LAYOUT = Layout(
     hash_algorithm="sha256_cbor/vllm-none-hash",
     connector="transformers/1",
 )
-FRAMES = [
-    Hello((1, 1), "example/1"),
-    HelloReply(1, "kvtier-store/0.1.0", "default/chat", "0f6a"),
-    Lookup(1, HEX["layout-fingerprint"], [HEX["block-0"], HEX["block-1"]]),
-    LookupReply(1, 2, 1, 2),
-]
+PLACES = pack_places([PagePlace(3, 4096, 8192, 64, 11, 0), PagePlace(3, 12288, 8192, 72, 5, 1)])
+BLOCKS = [HEX["block-0"], HEX["block-1"]]
+FRAMES: dict[str, msgspec.Struct] = {
+    "hello": Hello((1, 1), "example/1"),
+    "hello_reply": HelloReply(1, "kvtier-store/0.1.0", "default/chat", "0f6a"),
+    "lookup": Lookup(1, HEX["layout-fingerprint"], BLOCKS),
+    "lookup_reply": LookupReply(1, 2, 1, 2),
+    "chunks": Chunks([3]),
+    "get": Get(2, HEX["layout-fingerprint"], BLOCKS, 900, stream=True),
+    "get_reply-first": GetReply(2, 1, PLACES[:40], 7, 30_000, more=True),
+    "get_reply-last": GetReply(2, 1, PLACES[40:], 7, 30_000),
+    "release": Release(7),
+    "stage": Stage(3, 64 << 20),
+    "done": Done(3),
+    "put": Put(
+        4,
+        HEX["layout-fingerprint"],
+        BLOCKS[0],
+        [PutPage(BLOCKS[1], 0, 8192), PutPage(BLOCKS[1], 8192, 512, PageId(1, 0, 1))],
+    ),
+    "put_reply": PutReply(4, 1, 1, Reach.DRAM),
+    "delete": Delete(5, HEX["layout-fingerprint"], BLOCKS[:1]),
+}
 
 
 def test_layout_fingerprint_is_the_pages_vector() -> None:
@@ -53,9 +83,9 @@ def test_layout_fingerprint_is_the_pages_vector() -> None:
     assert blake3.blake3(HEX["layout-encoding"]).digest() == HEX["layout-fingerprint"]
 
 
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame.__struct_config__.tag)
-def test_exchange_is_the_pages_bytes(frame: msgspec.Struct) -> None:
-    data = HEX[str(frame.__struct_config__.tag)]
+@pytest.mark.parametrize("name", FRAMES)
+def test_exchange_is_the_pages_bytes(name: str) -> None:
+    frame, data = FRAMES[name], HEX[name]
     assert encode_frame(frame) == data
     decoder: FrameDecoder[object] = FrameDecoder(ToAgent | ToClient)
     assert list(decoder.feed(data)) == [frame]
@@ -83,3 +113,10 @@ def test_every_layout_field_and_refusal_code_is_described() -> None:
 def test_limits_are_the_pages() -> None:
     assert f"{MAX_BLOCKS:,}" in PAGE
     assert f"at most {MAX_CHUNKS}" in PAGE
+
+
+def test_every_example_is_held_and_the_record_of_a_place_is_the_pages() -> None:
+    others = {"layout-encoding", "layout-fingerprint", "root", "block-0", "block-1", "block-0-salted"}
+    assert set(HEX) == set(FRAMES) | others
+    assert f"a record of {PLACE.size} bytes" in PAGE
+    assert ", ".join(f"{number} `{tier}`" for number, tier in enumerate(TIERS)) in PAGE
