@@ -85,6 +85,8 @@ class Device:
         """By unit."""
         self._free: list[int] = []
         self._opening: asyncio.Task[None] | None = None
+        self._opening_until = 0.0
+        """A mover that was begun is given until then, rather than begin another one."""
         self._in_flight: dict[bool, int] = {True: 0, False: 0}
         """Reads, and all else."""
         self._last_back: dict[bool, float] = {True: 0.0, False: 0.0}
@@ -218,7 +220,8 @@ class Device:
             self._movers.restart()
             return
         step = self.health.due(now)
-        if step is Retry.REOPEN:
+        if step is Retry.REOPEN and now >= self._opening_until:
+            self._opening_until = now + 2 * self.limits.open_s
             self._movers.restart()
         elif step is Retry.ROOM:
             self.health.recovered()
@@ -256,6 +259,7 @@ class Device:
         """A mover began: give it what it needs, and have it open the device, before all else."""
         if self._opening is not None:
             self._opening.cancel()
+        self._opening_until = self._now() + 2 * self.limits.open_s
         self._opening = asyncio.ensure_future(self._open())
 
     async def _open(self) -> None:
@@ -270,10 +274,12 @@ class Device:
             open_job = jobs.Open(self.next_id(), self._capacity, self._initialize, known, self.limits.open_s)
             (opened,) = await self._movers.run(open_job, Priority.OPEN)
         except FormatRefused as error:
+            self._opening_until = 0.0
             self.health.refused(str(error), self._now())
             log("device.refused", device=self.name, path=self.path, error=error)
             return
         except JobFailed as error:
+            self._opening_until = 0.0
             self.health.open_failed(f"{error}; tried again with back-off", self._now())
             log("device.open_failed", device=self.name, path=self.path, error=error)
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-_HALF_LIFE_S: Final = 2.0
+_HALF_LIFE_S: Final = 1.0
 _MIN_BUSY_S: Final = 0.002
 _MIN_BYTES: Final = 256 << 10
 """Smaller requests say how quick a device is, not how fast."""

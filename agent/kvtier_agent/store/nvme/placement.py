@@ -197,8 +197,11 @@ class Space:
         at = names.index(parent.device.name) if parent.device.name in names else 0
         return devices[(at + any(tail in self._stripe_ends for tail in want.parents)) % len(devices)]
 
-    def on_top(self, want: Want, device: Device, *, striped: bool) -> Spot | None:
-        """A place on the device's open segment; None: another one has to be made. `striped`: over several devices."""
+    def on_top(self, want: Want, device: Device, budget: Budget, *, striped: bool) -> Spot | None:
+        """A place on the device's open segment; None: another one has to be made. `striped`: over several devices.
+
+        Where space is ample, a chain rather begins in a fresh segment than where it could hardly grow.
+        """
         segment = self.open.get(device.name)
         if segment is None or segment.state is not SegmentState.OPEN:
             return None
@@ -208,6 +211,9 @@ class Space:
             return None
         size = run_bytes(want.sizes[:pages])
         rest = STRIPE_BYTES - size if striped else STRIPE_BYTES
+        ahead = min(self._ahead(size, budget, grows=bool(want.parents)), rest)
+        if segment.top > HEADER_BYTES and room - size < ahead // 2:
+            return None
         return Spot(segment, segment.top, pages, size, rest, None, grows=bool(want.parents), striped=striped)
 
     def place(self, spot: Spot, want: Want, budget: Budget, tails: Sequence[int]) -> None:
@@ -301,18 +307,21 @@ class Space:
         if spot.stripe_left <= 0:
             return stop
         segment = spot.segment
-        spare = budget.reserve_bytes - self.reserved_bytes
-        wanted = MAX_RESERVE_BYTES if spot.grows else _FIRST_FACTOR * spot.run_bytes
-        wanted = min(wanted, MAX_RESERVE_BYTES, spot.stripe_left, spare) // PAGE * PAGE
+        wanted = min(self._ahead(spot.run_bytes, budget, grows=spot.grows), spot.stripe_left) // PAGE * PAGE
         at_top = max(stop, old_stop) == segment.top
         if not at_top:
-            return old_stop if old_stop - stop >= 2 * PAGE and spare > 0 else stop
+            return old_stop if old_stop - stop >= 2 * PAGE and wanted > 0 else stop
         page_bytes = max(PAGE, spot.run_bytes // spot.pages)
         room = segment.unit_bytes - summary_bytes(
             segment.entries + segment.owed_entries + wanted // page_bytes + 1, len(segment.layouts) + _LAYOUTS
         )
         end = min(stop + wanted, room // PAGE * PAGE)
         return max(end, old_stop) if end - stop >= MIN_RESERVE_BYTES else max(stop, old_stop)
+
+    def _ahead(self, size: int, budget: Budget, *, grows: bool) -> int:
+        """Bytes to reserve behind a run of this size."""
+        wanted = MAX_RESERVE_BYTES if grows else min(MAX_RESERVE_BYTES, _FIRST_FACTOR * size)
+        return max(0, min(wanted, budget.reserve_bytes - self.reserved_bytes))
 
     def _shrink_to(self, limit: int) -> None:
         while self.reserved_bytes > limit and self._reservations:

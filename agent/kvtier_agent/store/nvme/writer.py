@@ -238,20 +238,23 @@ class Writer:
         if spot is not None and spot.segment.device.health.writable:
             return spot
         devices = [it for it in self._books.devices if it.health.writable]
+        budget = self._keeper.budget(pool)
         striped = len(devices) > 1
         first = space.device_for(want, devices)
         if first is None:
             return None
         order = [first, *(it for it in devices if it is not first)]
         for device in order:
-            spot = space.on_top(want, device, striped=striped)
+            spot = space.on_top(want, device, budget, striped=striped)
             if spot is not None:
                 return spot
             if await self._keeper.make_segment(pool, device) is not None:
-                spot = space.on_top(want, device, striped=striped)
+                spot = space.on_top(want, device, budget, striped=striped)
                 if spot is not None:
                     return spot
-        return None
+        nothing_ahead = budget._replace(free_bytes=0)
+        tops = (space.on_top(want, device, nothing_ahead, striped=striped) for device in order)
+        return next((spot for spot in tops if spot is not None), None)
 
     async def _write(
         self,

@@ -151,7 +151,9 @@ def test_open_device_answers_probes(folder: Path) -> None:
     opened = open_device(folder, CAPACITY)
     write_probe(opened)
     assert read_probe(opened)
-    os.pwrite(opened.fd, bytes(PAGE), PAGE) if not opened.direct else (folder / "kvtier.dev").write_bytes(bytes(CAPACITY))
+    os.pwrite(opened.fd, bytes(PAGE), PAGE) if not opened.direct else (folder / "kvtier.dev").write_bytes(
+        bytes(CAPACITY)
+    )
     assert not read_probe(opened)
     os.close(opened.fd)
 

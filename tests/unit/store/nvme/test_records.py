@@ -61,7 +61,9 @@ def test_deleted_block_is_gone_but_written_again_it_counts() -> None:
 
 def test_deletion_in_another_layout_or_pool_takes_nothing() -> None:
     other = b"M" * 32
-    made = Filter(POOL, [*deleted_records(POOL, other, [hash_of(1)], 900), *deleted_records("p", LAYOUT, [hash_of(1)], 9)])
+    made = Filter(
+        POOL, [*deleted_records(POOL, other, [hash_of(1)], 900), *deleted_records("p", LAYOUT, [hash_of(1)], 9)]
+    )
     assert made.keep(_entries(3), [LAYOUT, other]).all()
 
 
@@ -70,7 +72,9 @@ def test_blocks_that_begin_alike_are_told_apart_by_their_cutoffs() -> None:
     alike = [b"a" * 8 + b"x" * 24, b"a" * 8 + b"y" * 24]
     for index, hash_ in enumerate(alike):
         entries["hash"][index] = np.void(hash_.ljust(64, b"\0"))
-    made = Filter(POOL, [*deleted_records(POOL, LAYOUT, [alike[0]], 100), *deleted_records(POOL, LAYOUT, [alike[1]], 50)])
+    made = Filter(
+        POOL, [*deleted_records(POOL, LAYOUT, [alike[0]], 100), *deleted_records(POOL, LAYOUT, [alike[1]], 50)]
+    )
     assert made.keep(entries, [LAYOUT]).tolist() == [False, True]
 
 
@@ -100,5 +104,7 @@ def test_merged_records_take_what_the_single_ones_took() -> None:
     merged = compact(single, {POOL: 100})
     entries = _entries(8)
     assert len(merged) == 3
-    assert Filter(POOL, merged).keep(entries, [LAYOUT]).tolist() == Filter(POOL, single).keep(entries, [LAYOUT]).tolist()
+    assert (
+        Filter(POOL, merged).keep(entries, [LAYOUT]).tolist() == Filter(POOL, single).keep(entries, [LAYOUT]).tolist()
+    )
     assert Filter(POOL, merged).keep(entries, [LAYOUT]).sum() == 4
