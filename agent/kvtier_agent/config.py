@@ -43,10 +43,13 @@ class ArenaConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 
 
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One nvme device: a folder that belongs to the store."""
+    """One nvme device."""
 
     name: Name
     path: str
+    """A folder that belongs to the store, which makes one file there, or a raw block device, which it takes whole."""
+    initialize: Literal["ifBlank", "always"] = "ifBlank"
+    """Whether a device with other content may be overwritten. One of an unknown kvtier format never is."""
 
 
 class NvmeConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -70,8 +73,10 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     """What leaves dram first."""
     write: Literal["through", "back"] = "through"
     """When pages are written to nvme: as they are stored, or before they leave dram."""
-    ttl_s: Annotated[int, msgspec.Meta(ge=0)] = 0
+    ttl_seconds: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Blocks are deleted this long after they were stored; 0: never."""
+    admission: Literal["all", "reused"] = "all"
+    """Which blocks are written to nvme: every one, or those of chains that were used again or grew."""
     restore: Literal["auto", "always"] = "auto"
     """Whether blocks are offered that are slower to restore than to compute."""
 

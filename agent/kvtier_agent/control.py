@@ -29,7 +29,9 @@ class PoolGrant(msgspec.Struct, frozen=True):
     eviction: str = "default"
     """`default` or `lru`."""
     write: str = "through"
-    """`through` or `back`."""
+    """To nvme: `through` as blocks are stored, or `back` before they leave dram."""
+    admission: str = "all"
+    """To nvme: `all` blocks, or those of chains that were `reused` or grew."""
     ttl_s: int = 0
     """Seconds that a block is kept at most; 0: no limit."""
     restore: str = "auto"

@@ -28,6 +28,7 @@ from .hugepages import decide_alignment
 from .log import log
 from .movers import COPY, Movers
 from .no_nvme import NoNvme
+from .nvme.tier import Nvme
 from .puts import Puts
 from .recovery import Recovery, first_number, list_chunks
 from .room import Room
@@ -53,7 +54,9 @@ class Store:
         self.movers = Movers(COPY, config.movers, arena_path)
         self._core = Core(config, self.movers, Chunks(first_number(it.id for it in found)), alignment)
         self._room = Room(self._core)
-        self._core.nvme = self._nvme = NoNvme()
+        self._core.nvme = self._nvme = (
+            Nvme(config.nvme, arena_path, self._room) if config.nvme is not None else NoNvme()
+        )
         self.edits = Edits(self._core)
         self._touches = Touches(self._core)
         self.gets = Gets(self._core, self._touches)
@@ -144,6 +147,7 @@ class Store:
         for pool in self.served():
             pool.holds.expire(now)
             pool.index.unpin_expired(unix_now())
+            pool.index.free_deleted(pool.index.take_late())
             pool.progress.fire()
         try:
             await self._room.trim()
@@ -291,7 +295,8 @@ def set_pools_of(config: StoreConfig) -> SetPools:
                 (),
                 eviction=pool.eviction,
                 write=pool.write,
-                ttl_s=pool.ttl_s,
+                admission=pool.admission,
+                ttl_s=pool.ttl_seconds,
                 restore=pool.restore,
             )
         )

@@ -284,6 +284,7 @@ class Device:
             log("device.open_failed", device=self.name, path=self.path, error=error)
             return
         assert isinstance(opened, jobs.Opened)
+        self._opening_until = 0.0
         cut = (opened.unit_bytes, opened.units, opened.records_at, opened.records_bytes, opened.units_at)
         units_before = self.units
         self.superblock = Superblock(opened.uuid, *cut)
