@@ -1,4 +1,4 @@
-"""The client: lookup, get and put against the local agent. Failure is a miss.
+"""The client: lookups, gets and puts against the local agent. Failure is a miss. For asyncio: `kvtier_client.aio`.
 
 Names are loaded when they are first used: the sidecar and the agent need only `kvtier_client.protocol`.
 """
@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .client import Client
+    from .memory import aligned_buffer, aligned_pages
     from .protocol.keys import Layout, block_hashes, root_hash
     from .protocol.messages import WHOLE_BLOCK, PageId, Reach, Tier
-    from .results import Found, Held, Page, Restored, Stored
+    from .results import Found, Held, Hold, Page, Restored, Stored
 
 __all__ = [
     "WHOLE_BLOCK",
     "Client",
     "Found",
     "Held",
+    "Hold",
     "Layout",
     "Page",
     "PageId",
@@ -26,15 +28,18 @@ __all__ = [
     "Restored",
     "Stored",
     "Tier",
+    "aligned_buffer",
+    "aligned_pages",
     "block_hashes",
     "root_hash",
 ]
 
 _HOMES = {
     "client": ("Client",),
+    "memory": ("aligned_buffer", "aligned_pages"),
     "protocol.keys": ("Layout", "block_hashes", "root_hash"),
     "protocol.messages": ("WHOLE_BLOCK", "PageId", "Reach", "Tier"),
-    "results": ("Found", "Held", "Page", "Restored", "Stored"),
+    "results": ("Found", "Held", "Hold", "Page", "Restored", "Stored"),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +13,7 @@ from kvtier_client import Client, Found, Page, Restored
 from kvtier_client.aio import AsyncClient
 from kvtier_client.protocol.messages import Done, Lookup, LookupReply, Put, PutReply, Reach, Stage
 
-from tests.unit.client.peer import LAYOUT, ArenaScript, Link, ScriptedAgent, chain, open_descriptors
-
-
-@pytest.fixture
-def arena(tmp_path: Path) -> ArenaScript:
-    return ArenaScript(tmp_path)
-
-
-@pytest.fixture
-def agent(tmp_path: Path, arena: ArenaScript) -> Iterator[ScriptedAgent]:
-    with ScriptedAgent(tmp_path / "agent.sock", arena) as agent:
-        yield agent
+from tests.unit.client.peer import LAYOUT, Link, ScriptedAgent, chain, open_descriptors
 
 
 def answer_later(link: Link) -> None:

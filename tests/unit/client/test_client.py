@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,30 +12,7 @@ import pytest
 import torch
 from kvtier_client import Client, Found, Page, PageId, Reach, Restored, Stored, Tier
 
-from tests.unit.client.faces import FACES, Face
 from tests.unit.client.peer import LAYOUT, ArenaScript, ScriptedAgent, chain, open_descriptors
-
-
-@pytest.fixture
-def arena(tmp_path: Path) -> ArenaScript:
-    return ArenaScript(tmp_path)
-
-
-@pytest.fixture
-def agent(tmp_path: Path, arena: ArenaScript) -> Iterator[ScriptedAgent]:
-    with ScriptedAgent(tmp_path / "agent.sock", arena) as agent:
-        yield agent
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return FACES[request.param]
-
-
-@pytest.fixture
-def client(agent: ScriptedAgent, face: Face) -> Iterator[Client]:
-    with face(agent.path, deadline_s=5) as client:
-        yield client
 
 
 def blocks(count: int, salt: int = 0) -> list[Page]:

@@ -23,8 +23,11 @@ from kvtier_client.protocol.messages import (
     GetReply,
     Handover,
     HelloReply,
+    HoldReply,
     Lookup,
     LookupReply,
+    PinReply,
+    PrefetchReply,
     Put,
     PutReply,
     RefusalCode,
@@ -33,6 +36,7 @@ from kvtier_client.protocol.messages import (
 )
 from kvtier_client.protocol.places import PagePlace, pack_places
 
+from tests.unit.client.faces import Face
 from tests.unit.client.peer import LAYOUT, WELCOME, ArenaScript, Link, Script, ScriptedAgent, chain, open_descriptors
 
 PATIENCE_S = 0.4
@@ -53,6 +57,16 @@ def ask_all(client: Client) -> None:
     assert client.get(LAYOUT, chain(2)).blocks == 0
     assert client.get_into(LAYOUT, chain(1), [bytearray(8)]).blocks == 0
     assert client.put(LAYOUT, None, [Page(chain(1)[0], b"data")]) == Stored()
+    assert client.hold(LAYOUT, chain(2)).blocks == 0
+    assert not client.release(5)
+    assert client.prefetch(LAYOUT, chain(2)) == 0
+    assert not client.delete(LAYOUT, chain(2))
+    assert client.pin(LAYOUT, chain(2), 10) == 0
+    told = client.report(LAYOUT, block_tokens=16, prefill_tokens_per_s=1e3, at_depth=0, bytes_per_token=1e5)
+    assert not told
+
+
+CALLS = 10
 
 
 def hang(link: Link) -> None:
@@ -85,10 +99,10 @@ def never_read(link: Link) -> None:
     link.stopped.wait(10)
 
 
-def test_missing_agent_is_a_miss_at_once(tmp_path: Path) -> None:
-    with Client(tmp_path / "nobody.sock") as client, within(GRACE_S):
+def test_missing_agent_is_a_miss_at_once(tmp_path: Path, face: Face) -> None:
+    with face(tmp_path / "nobody.sock") as client, within(GRACE_S):
         ask_all(client)
-    assert client.misses.total() == 4
+    assert client.misses.total() == CALLS
     assert set(client.misses) <= {"no_agent", "backoff"}
 
 
@@ -100,10 +114,10 @@ def test_dead_agents_socket_is_a_miss_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", [hang, hang_after_hello, half_a_frame, drip])
-def test_hanging_agent_is_a_miss_by_the_deadline(tmp_path: Path, script: Script) -> None:
+def test_hanging_agent_is_a_miss_by_the_deadline(tmp_path: Path, face: Face, script: Script) -> None:
     with (
         ScriptedAgent(tmp_path / "agent.sock", script),
-        Client(tmp_path / "agent.sock", deadline_s=PATIENCE_S) as client,
+        face(tmp_path / "agent.sock", deadline_s=PATIENCE_S) as client,
     ):
         with within(PATIENCE_S + GRACE_S):
             assert client.lookup(LAYOUT, chain(2)) == Found()
@@ -115,20 +129,20 @@ def test_hanging_agent_is_a_miss_by_the_deadline(tmp_path: Path, script: Script)
         assert client.misses == {"timeout": 2, "backoff": 1}
 
 
-def test_agent_that_never_reads_is_a_miss_by_the_deadline(tmp_path: Path) -> None:
-    with ScriptedAgent(tmp_path / "agent.sock", never_read), Client(tmp_path / "agent.sock") as client:
+def test_agent_that_never_reads_is_a_miss_by_the_deadline(tmp_path: Path, face: Face) -> None:
+    with ScriptedAgent(tmp_path / "agent.sock", never_read), face(tmp_path / "agent.sock") as client:
         with within(PATIENCE_S + GRACE_S):
             assert client.lookup(LAYOUT, chain(30_000), deadline_s=PATIENCE_S) == Found()
         assert client.misses == {"timeout": 1}
 
 
-def test_listener_without_a_store_is_a_miss_by_the_deadline(tmp_path: Path) -> None:
+def test_listener_without_a_store_is_a_miss_by_the_deadline(tmp_path: Path, face: Face) -> None:
     """As between two stores: the listener lives on, connections wait, and in the end the backlog is full."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "agent.sock"))
         listener.listen(0)
         for _ in range(3):
-            with Client(tmp_path / "agent.sock", deadline_s=PATIENCE_S) as client, within(PATIENCE_S + GRACE_S):
+            with face(tmp_path / "agent.sock", deadline_s=PATIENCE_S) as client, within(PATIENCE_S + GRACE_S):
                 assert client.lookup(LAYOUT, chain(2)) == Found()
                 assert client.misses == {"timeout": 1}
 
@@ -182,14 +196,39 @@ PLACE = PagePlace(1, 0, 8, 0, 1, 0)
         pytest.param(sending(Handover()), id="late-handover"),
     ],
 )
-def test_nonsense_in_answer_to_a_lookup_is_a_miss(tmp_path: Path, answer: Callable[[Link], None]) -> None:
+def test_nonsense_in_answer_to_a_lookup_is_a_miss(tmp_path: Path, face: Face, answer: Callable[[Link], None]) -> None:
     before = open_descriptors()
     agent = ScriptedAgent(tmp_path / "agent.sock", answering(answer))
-    with Client(agent.path, deadline_s=3) as client, within(2):
+    with face(agent.path, deadline_s=3) as client, within(2):
         assert client.lookup(LAYOUT, chain(2)) == Found()
         assert client.misses == {"protocol": 1}
     agent.stop()
     assert open_descriptors() <= before
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        pytest.param(lambda c: c.hold(LAYOUT, chain(2)).blocks, HoldReply(1, 3, 5, 1000), id="hold"),
+        pytest.param(lambda c: c.prefetch(LAYOUT, chain(2)), PrefetchReply(1, 3), id="prefetch"),
+        pytest.param(lambda c: c.prefetch(LAYOUT, chain(2)), PrefetchReply(1, -1), id="prefetch-negative"),
+        pytest.param(lambda c: c.pin(LAYOUT, chain(2), 5), PinReply(1, 3), id="pin"),
+        pytest.param(lambda c: c.delete(LAYOUT, chain(2)), LookupReply(1, 0, 0, 0), id="delete"),
+        pytest.param(lambda c: c.lookup(LAYOUT, chain(2)).offered_blocks, LookupReply(1, 1, 1, 2), id="lookup"),
+        pytest.param(lambda c: c.get(LAYOUT, chain(2)).blocks, GetReply(1, 3, b""), id="get"),
+        pytest.param(lambda c: c.get(LAYOUT, chain(2)).blocks, GetReply(1, -1, b""), id="get-negative"),
+        pytest.param(lambda c: c.get(LAYOUT, chain(2)).blocks, GetReply(1, 0, bytes(40)), id="get-of-nothing"),
+    ],
+)
+def test_answer_that_makes_no_sense_is_a_miss(
+    tmp_path: Path, face: Face, call: Callable[[Client], int], answer: object
+) -> None:
+    with (
+        ScriptedAgent(tmp_path / "agent.sock", answering(sending(answer))) as agent,
+        face(agent.path, deadline_s=3) as client,
+    ):
+        assert not call(client)
+        assert client.misses == {"protocol": 1}
 
 
 def chunk_of(size: int) -> Callable[[Link], None]:
@@ -213,24 +252,24 @@ def chunk_of(size: int) -> Callable[[Link], None]:
     ],
     ids=["unknown-chunk", "past-the-end", "overflowing", "empty", "unaligned-generation", "generation-outside"],
 )
-def test_place_outside_the_arena_is_a_miss(tmp_path: Path, place: PagePlace) -> None:
+def test_place_outside_the_arena_is_a_miss(tmp_path: Path, face: Face, place: PagePlace) -> None:
     def answer(link: Link) -> None:
         chunk_of(4096)(link)
         link.send(GetReply(1, 1, pack_places([place])))
 
-    with ScriptedAgent(tmp_path / "agent.sock", answering(answer)) as agent, Client(agent.path, deadline_s=3) as client:
+    with ScriptedAgent(tmp_path / "agent.sock", answering(answer)) as agent, face(agent.path, deadline_s=3) as client:
         assert client.get(LAYOUT, chain(1)).blocks == 0
         assert client.misses == {"protocol": 1}
 
 
-def test_chunk_that_is_gone_between_two_calls_is_not_read_any_more(tmp_path: Path) -> None:
+def test_chunk_that_is_gone_between_two_calls_is_not_read_any_more(tmp_path: Path, face: Face) -> None:
     def first(link: Link) -> None:
         chunk_of(4096)(link)
         link.send(GetReply(1, 1, pack_places([PLACE])))
         link.send(Chunks([], gone=[1]))
 
     script = answering(first, sending(GetReply(2, 1, pack_places([PLACE]))))
-    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, deadline_s=3) as client:
+    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, face(agent.path, deadline_s=3) as client:
         held = client.get(LAYOUT, chain(1))
         assert (held.blocks, bytes(held.views[0])) == (1, bytes(8))
         assert client.get(LAYOUT, chain(1)).blocks == 0
@@ -287,36 +326,36 @@ def test_more_descriptors_than_the_process_may_open_is_a_miss(tmp_path: Path) ->
     ],
     ids=["version-not-offered", "other-kind", "handover-of-nothing", "refused-version", "refused-grant"],
 )
-def test_hello_that_is_not_welcomed_is_a_miss(tmp_path: Path, first: object, cause: str) -> None:
+def test_hello_that_is_not_welcomed_is_a_miss(tmp_path: Path, face: Face, first: object, cause: str) -> None:
     def script(link: Link) -> None:
         link.receive()
         link.send(first)  # type: ignore[arg-type]
         link.receive()
 
-    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, deadline_s=3) as client:
+    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, face(agent.path, deadline_s=3) as client:
         assert client.lookup(LAYOUT, chain(2)) == Found()
         assert client.misses == {cause: 1}
 
 
-def test_handover_of_something_else_than_a_socket_is_a_miss(tmp_path: Path) -> None:
+def test_handover_of_something_else_than_a_socket_is_a_miss(tmp_path: Path, face: Face) -> None:
     def script(link: Link) -> None:
         link.receive()
         sending(Handover(), descriptors=1)(link)
 
     before = open_descriptors()
     agent = ScriptedAgent(tmp_path / "agent.sock", script)
-    with Client(agent.path, deadline_s=3) as client:
+    with face(agent.path, deadline_s=3) as client:
         assert client.lookup(LAYOUT, chain(2)) == Found()
         assert client.misses == {"protocol": 1}
     agent.stop()
     assert open_descriptors() <= before
 
 
-def test_refused_request_is_a_miss_and_keeps_the_connection(tmp_path: Path) -> None:
+def test_refused_request_is_a_miss_and_keeps_the_connection(tmp_path: Path, face: Face) -> None:
     answers = [sending(Refused(RefusalCode.LIMIT, "too much", number)) for number in (1, 2)]
     with (
         ScriptedAgent(tmp_path / "agent.sock", answering(*answers)) as agent,
-        Client(agent.path, deadline_s=3) as client,
+        face(agent.path, deadline_s=3) as client,
     ):
         assert client.lookup(LAYOUT, chain(2)) == Found()
         assert client.get(LAYOUT, chain(2)).blocks == 0
@@ -324,7 +363,7 @@ def test_refused_request_is_a_miss_and_keeps_the_connection(tmp_path: Path) -> N
         assert agent.connections == 1
 
 
-def test_put_refused_in_the_middle_tells_what_was_stored(tmp_path: Path) -> None:
+def test_put_refused_in_the_middle_tells_what_was_stored(tmp_path: Path, face: Face) -> None:
     def script(link: Link) -> None:
         link.welcome()
         puts = 0
@@ -339,12 +378,12 @@ def test_put_refused_in_the_middle_tells_what_was_stored(tmp_path: Path) -> None
                     link.send(Refused(RefusalCode.NO_ROOM, "quota", put.request_id))
 
     pages = [Page(value, b"x") for value in chain(4)]
-    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, staging_bytes=65536) as client:
+    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, face(agent.path, staging_bytes=65536) as client:
         assert client.put(LAYOUT, None, pages, deadline_s=3) == Stored(1, 1, None)
         assert client.misses == {"refused:no_room": 1}
 
 
-def test_staging_of_an_unanswered_put_is_never_written_again(tmp_path: Path) -> None:
+def test_staging_of_an_unanswered_put_is_never_written_again(tmp_path: Path, face: Face) -> None:
     """The agent that missed the deadline may still copy from it: it must find what was put."""
     stagings: list[int] = []
 
@@ -358,7 +397,7 @@ def test_staging_of_an_unanswered_put_is_never_written_again(tmp_path: Path) -> 
                 case Put() as put if len(stagings) > 1:
                     link.send(PutReply(put.request_id, 1, 0, Reach.DRAM))
 
-    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, Client(agent.path, deadline_s=3) as client:
+    with ScriptedAgent(tmp_path / "agent.sock", script) as agent, face(agent.path, deadline_s=3) as client:
         assert client.put(LAYOUT, None, [Page(chain(1)[0], b"first")], deadline_s=PATIENCE_S) == Stored()
         assert client.put(LAYOUT, None, [Page(chain(1)[0], b"other")]).stored_pages == 1
     assert [os.pread(descriptor, 5, 0) for descriptor in stagings] == [b"first", b"other"]
@@ -396,9 +435,9 @@ def test_client_closed_during_a_put_lets_it_end_and_leaves_nothing(tmp_path: Pat
     assert client.misses == {"client_closed": 1}
 
 
-def test_agent_killed_between_calls_costs_nothing(tmp_path: Path) -> None:
+def test_agent_killed_between_calls_costs_nothing(tmp_path: Path, face: Face) -> None:
     arena = ArenaScript(tmp_path)
-    with Client(tmp_path / "agent.sock", deadline_s=3) as client:
+    with face(tmp_path / "agent.sock", deadline_s=3) as client:
         with ScriptedAgent(tmp_path / "agent.sock", arena):
             client.put(LAYOUT, None, [Page(chain(1)[0], b"data")])
         with ScriptedAgent(tmp_path / "agent.sock", arena):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,28 +16,12 @@ from kvtier_client.protocol.messages import Done, Put, PutReply, RefusalCode, Re
 from kvtier_client.putting import Piece, cut_into_pieces
 from kvtier_client.staging import StagingPool
 
-from tests.unit.client.faces import FACES, Face
+from tests.unit.client.faces import Face
 from tests.unit.client.peer import LAYOUT, ArenaScript, Link, ScriptedAgent, chain, open_descriptors
 
 KIB = 1024
 STAGING_DESCRIPTORS = 2
 """The memfd's, and the copy that Python's mmap keeps."""
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return FACES[request.param]
-
-
-@pytest.fixture
-def arena(tmp_path: Path) -> ArenaScript:
-    return ArenaScript(tmp_path)
-
-
-@pytest.fixture
-def agent(tmp_path: Path, arena: ArenaScript) -> Iterator[ScriptedAgent]:
-    with ScriptedAgent(tmp_path / "agent.sock", arena) as agent:
-        yield agent
 
 
 def pages(*blocks: int) -> list[Page]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,32 +13,10 @@ from kvtier_client.memory import aligned_pages
 from kvtier_client.protocol.messages import Chunks, Get, GetReply, Release
 from kvtier_client.protocol.places import PagePlace, pack_places
 
-from tests.unit.client.faces import FACES, Face
+from tests.unit.client.faces import Face
 from tests.unit.client.peer import LAYOUT, ArenaScript, Link, ScriptedAgent, chain
 
 SIZE = 4000
-
-
-@pytest.fixture
-def arena(tmp_path: Path) -> ArenaScript:
-    return ArenaScript(tmp_path)
-
-
-@pytest.fixture
-def agent(tmp_path: Path, arena: ArenaScript) -> Iterator[ScriptedAgent]:
-    with ScriptedAgent(tmp_path / "agent.sock", arena) as agent:
-        yield agent
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return FACES[request.param]
-
-
-@pytest.fixture
-def client(agent: ScriptedAgent, face: Face) -> Iterator[Client]:
-    with face(agent.path, deadline_s=5) as client:
-        yield client
 
 
 def store(client: Client, count: int) -> None:

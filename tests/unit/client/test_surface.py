@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import kvtier_client
 import pytest
+from kvtier_client.aio import AsyncClient
 
 PUBLIC = {
     "WHOLE_BLOCK",
     "Client",
     "Found",
     "Held",
+    "Hold",
     "Layout",
     "Page",
     "PageId",
@@ -20,6 +23,8 @@ PUBLIC = {
     "Restored",
     "Stored",
     "Tier",
+    "aligned_buffer",
+    "aligned_pages",
     "block_hashes",
     "root_hash",
 }
@@ -46,8 +51,15 @@ def test_public_names_are_these() -> None:
         assert getattr(kvtier_client, name) is not None
 
 
-def test_client_offers_these_calls() -> None:
-    assert {name for name in vars(kvtier_client.Client) if not name.startswith("_")} == CALLS
+@pytest.mark.parametrize("face", [kvtier_client.Client, AsyncClient])
+def test_both_faces_offer_these_calls(face: type) -> None:
+    assert {name for name in dir(face) if not name.startswith("_")} == CALLS
+
+
+@pytest.mark.parametrize("name", ["__init__", *sorted(CALLS - {"misses"})])
+def test_both_faces_take_the_same_arguments(name: str) -> None:
+    one, other = (inspect.signature(getattr(face, name)).parameters for face in (kvtier_client.Client, AsyncClient))
+    assert one == other
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
@@ -59,6 +71,8 @@ def test_unknown_name_is_an_attribute_error() -> None:
     ("module", "absent"),
     [
         ("kvtier_client.client", "torch"),
+        ("kvtier_client.client", "asyncio"),
+        ("kvtier_client.aio", "torch"),
         ("kvtier_client.sidecar", "numpy"),
         ("kvtier_client.sidecar", "blake3"),
         ("kvtier_client.protocol.messages", "numpy"),
