@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
 
 use crate::error::{Error, Result, value};
 use crate::holds::Held;
@@ -632,6 +632,9 @@ fn kvtier_index(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyIndex>()?;
     module.add_class::<PyHold>()?;
     module.add("Refused", module.py().get_type::<Refused>())?;
+    let int = module.py().get_type::<PyInt>();
+    let key = module.py().get_type::<PyTuple>().get_item((&int, &int, &int))?;
+    module.add("Key", key)?;
     module.add("KNOWN", State::Known as u32)?;
     module.add("FRESH", State::Fresh as u32)?;
     module.add("BUSY", State::Busy as u32)?;
