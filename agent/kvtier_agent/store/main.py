@@ -14,7 +14,6 @@ from kvtier_agent.config import ConfigError, StoreConfig, load_config
 
 from .errors import StoreError
 from .log import log
-from .scheduling import stay_prompt
 from .service import Service
 
 
@@ -29,7 +28,6 @@ def main() -> int:
         log("config.refused", error=error)
         return 2
     _raise_descriptor_limit()
-    stay_prompt()
     try:
         asyncio.run(_run(config, path))
     except (StoreError, OSError) as error:

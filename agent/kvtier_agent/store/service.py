@@ -20,7 +20,7 @@ from .locks import FileLock
 from .log import log
 from .nodelink import NodeLink
 from .recovery import acquire_lock, settle_arena
-from .scheduling import tidy
+from .scheduling import stay_prompt, tidy
 from .server import Identity, Server
 from .store import Store, set_pools_of
 
@@ -48,6 +48,7 @@ class Service:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises FormatRefused, LockHeld, JobFailed, OSError when it cannot start."""
+        stay_prompt()
         self._tasks.start("attendant", self._attendant.run())
         self._tasks.start("snapshots", self._send_snapshots())
         if self._link is not None:
