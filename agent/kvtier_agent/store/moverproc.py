@@ -7,7 +7,6 @@ lock knows that none of its I/O is in flight.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import os
 import signal
@@ -27,12 +26,11 @@ from . import jobs
 from .errors import FormatRefused, LockHeld, StoreError
 from .locks import FileLock
 from .log import log
+from .scheduling import step_back
 
 _PR_SET_PDEATHSIG: Final = 1
 _RECEIVE_BYTES: Final = 1 << 20
 _LOCK_WAIT_S: Final = 60.0
-_NICE: Final = 5
-"""The index process goes before its movers wherever both want a processor."""
 
 Reply = Callable[[msgspec.Struct], None]
 
@@ -133,8 +131,7 @@ def run_mover(
     die_with_parent(arguments.parent)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the store ends its movers itself, once their writes are done
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
+    step_back()
     sock = socket.socket(fileno=arguments.fd)
     lock = FileLock(arguments.arena / "movers" / arguments.lock)
     try:
