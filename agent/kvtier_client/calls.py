@@ -43,8 +43,8 @@ from .protocol.messages import (
 )
 from .protocol.messages import Hold as HoldRequest
 from .putting import PIECE_BYTES, Putting, cut_into_pieces
-from .restoring import Restoring, check_part
-from .results import BufferLike, Found, Held, Hold, Page
+from .restoring import CopyingGet, PartwiseGet, VisitingGet, check_part
+from .results import BufferLike, Found, Held, Hold, Page, Visit
 
 Result = TypeVar("Result")
 MOST_PUTS_AT_ONCE = 4
@@ -113,15 +113,24 @@ class Calls:
         buffers: Sequence[BufferLike | None],
         pages: Sequence[PageId],
         hold: int,
-    ) -> tuple[Restoring, Call[None]]:
+    ) -> tuple[PartwiseGet, Call[None]]:
         """Copies of pages; the first of the two says how far it got."""
         page_ids = check_pages(pages)
         asked = check_chain(layout, hashes, page_ids)
         targets = writable_spans(buffers, len(hashes) * len(page_ids))
         if (0, 0) in targets.spans and not any(page.trailing for page in page_ids):
             raise ValueError("only a trailing page may be without a buffer")
-        restoring = Restoring(layout, asked, page_ids, targets, check_hold_id(hold), self._count)
-        return restoring, Call(restoring.flow if asked else None, None)
+        copying = CopyingGet(layout, asked, page_ids, check_hold_id(hold), self._count, targets)
+        return copying, Call(copying.flow if asked else None, None)
+
+    def read(
+        self, layout: bytes, hashes: Sequence[bytes], visit: Visit, pages: Sequence[PageId], hold: int
+    ) -> tuple[PartwiseGet, Call[None]]:
+        """Pages shown in place; the first of the two says how far it got."""
+        page_ids = check_pages(pages)
+        asked = check_chain(layout, hashes, page_ids)
+        visiting = VisitingGet(layout, asked, page_ids, check_hold_id(hold), self._count, visit)
+        return visiting, Call(visiting.flow if asked else None, None)
 
     def hold(self, layout: bytes, hashes: Sequence[bytes], pages: Sequence[PageId]) -> Call[Hold]:
         """Pages kept without saying where they are."""

@@ -21,7 +21,7 @@ from .failures import Deadline, Failure
 from .flows import open_connection
 from .pool import Turn
 from .protocol.messages import WHOLE_BLOCK, PageId, Reach
-from .results import BufferLike, Found, Held, Hold, Page, Restored, Stored
+from .results import BufferLike, Found, Held, Hold, Page, Restored, Stored, Visit
 from .staging import Lease
 from .workings import ClientBase
 
@@ -82,9 +82,29 @@ class Client(ClientBase):
         Copies begin with the first part of the answer, while later parts are still read from a device; what was
         verified before a failure counts. Buffers from `aligned_pages` are the fastest. Raises ValueError.
         """
-        restoring, call = self._workings.calls.get_into(layout, hashes, buffers, pages, hold)
+        getting, call = self._workings.calls.get_into(layout, hashes, buffers, pages, hold)
         self._carry_out(call, deadline_s)
-        return restoring.result()
+        return getting.result()
+
+    def read(
+        self,
+        layout: bytes,
+        hashes: Sequence[bytes],
+        visit: Visit,
+        *,
+        pages: Sequence[PageId] = WHOLE_BLOCK,
+        hold: int = 0,
+        deadline_s: float | None = None,
+    ) -> Restored:
+        """Show the leading blocks in place to `visit`, part by part as they arrive, and verify them after each visit.
+
+        The first blocks are used while later ones are still read from a device, without a copy of them; `visit` is
+        called in chain order, in the calling thread. What the result does not cover was overwritten meanwhile, or did
+        not come. What `visit` raises ends the call. Raises ValueError.
+        """
+        getting, call = self._workings.calls.read(layout, hashes, visit, pages, hold)
+        self._carry_out(call, deadline_s)
+        return getting.result()
 
     def hold(
         self,

@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
@@ -84,10 +84,10 @@ class Copier:
 
     def help(self, copies: Copies) -> list[Future[None]]:
         """Have every helper take part in the copies; the caller waits for what this returns."""
-        return [self.start(copies) for _ in range(self.helpers)]
+        return [self.start(copies.run) for _ in range(self.helpers)]
 
-    def start(self, copies: Copies) -> Future[None]:
-        """Run the copies in a thread.
+    def start(self, work: Callable[[], None]) -> Future[None]:
+        """Have it done in a thread.
 
         Raises Failure when none can be had.
         """
@@ -95,7 +95,7 @@ class Copier:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.helpers + 1, "kvtier-copy")
             try:
-                return self._threads.submit(copies.run)
+                return self._threads.submit(work)
             except RuntimeError as error:
                 raise Failure(LOCAL, f"a thread for copies: {error}") from error
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from .connection import Connection
 from .copying import Copier
 from .failures import Deadline
-from .flows import Copy, Flow, Pause, Receive, Send, Step
+from .flows import Copy, Flow, Pause, Receive, Run, Send, Step
 from .protocol.messages import ToClient
 
 Result = TypeVar("Result")
@@ -43,6 +43,8 @@ def _carry_out(step: Step, deadline: Deadline, copier: Copier) -> ToClient | Non
             _send(connection, frame, descriptors, deadline)
         case Copy(copies, parallel):
             copier.copy(copies) if parallel else copies.run()
+        case Run(work):
+            work()
         case Pause(seconds):
             time.sleep(min(seconds, deadline.remaining()))
     return None

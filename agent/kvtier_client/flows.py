@@ -6,7 +6,7 @@ result. The threads' driver is `driving.py`, asyncio's `aio/driving.py`; both fa
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -75,7 +75,14 @@ class Copy:
     parallel: bool
 
 
-Step: TypeAlias = Send | Receive | Pause | Copy
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run work of the caller's that may take its time. Outcome: None; what it raises is the call's to raise."""
+
+    work: Callable[[], None]
+
+
+Step: TypeAlias = Send | Receive | Pause | Copy | Run
 Result = TypeVar("Result")
 Flow: TypeAlias = Generator[Step, Any, Result]
 

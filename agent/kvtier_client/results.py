@@ -14,6 +14,11 @@ from .protocol.places import blocks_kept, needed_pages
 BufferLike = Any
 """Bytes in C order: whatever has the buffer protocol (bytes, memoryview, a numpy array), or a torch CPU tensor."""
 
+Visit = Callable[[int, list[memoryview]], None]
+"""What `read` calls with a part of the answer: the number of its first block, and its pages in place, block after
+block, pages as asked. The views are read-only, and may be another page's bytes by the time they were read: nothing made
+of them counts before `read` has returned."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:

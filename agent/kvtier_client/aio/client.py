@@ -16,7 +16,7 @@ from ..failures import Deadline, Failure
 from ..flows import open_connection
 from ..pool import Turn
 from ..protocol.messages import WHOLE_BLOCK, PageId, Reach
-from ..results import BufferLike, Found, Held, Hold, Page, Restored, Stored
+from ..results import BufferLike, Found, Held, Hold, Page, Restored, Stored, Visit
 from ..staging import Lease
 from ..workings import ClientBase
 from .driving import drive
@@ -65,9 +65,24 @@ class AsyncClient(ClientBase):
         deadline_s: float | None = None,
     ) -> Restored:
         """Copy the leading blocks into `buffers` and verify them. As `Client.get_into`."""
-        restoring, call = self._workings.calls.get_into(layout, hashes, buffers, pages, hold)
+        getting, call = self._workings.calls.get_into(layout, hashes, buffers, pages, hold)
         await self._carry_out(call, deadline_s)
-        return restoring.result()
+        return getting.result()
+
+    async def read(
+        self,
+        layout: bytes,
+        hashes: Sequence[bytes],
+        visit: Visit,
+        *,
+        pages: Sequence[PageId] = WHOLE_BLOCK,
+        hold: int = 0,
+        deadline_s: float | None = None,
+    ) -> Restored:
+        """Show the leading blocks in place to `visit`, part by part, in a thread. As `Client.read`."""
+        getting, call = self._workings.calls.read(layout, hashes, visit, pages, hold)
+        await self._carry_out(call, deadline_s)
+        return getting.result()
 
     async def hold(
         self,

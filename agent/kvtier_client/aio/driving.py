@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from ..connection import Connection
 from ..copying import PARALLEL_BYTES, Copier, Copies
 from ..failures import Deadline
-from ..flows import Copy, Flow, Pause, Receive, Send, Step
+from ..flows import Copy, Flow, Pause, Receive, Run, Send, Step
 from ..protocol.messages import ToClient
 
 INLINE_BYTES: Final = 256 << 10
@@ -45,6 +46,8 @@ async def _carry_out(step: Step, deadline: Deadline, copier: Copier) -> ToClient
             await _send(connection, frame, descriptors, deadline)
         case Copy(copies, parallel):
             await _copy(copies, parallel, copier)
+        case Run(work):
+            await _finished([copier.start(work)])
         case Pause(seconds):
             await asyncio.sleep(min(seconds, deadline.remaining()))
     return None
@@ -99,15 +102,19 @@ async def _copy(copies: Copies, parallel: bool, copier: Copier) -> None:
     if copies.bytes <= INLINE_BYTES:
         copies.run()
         return
-    running = [copier.start(copies)]
+    running = [copier.start(copies.run)]
     if parallel and copies.bytes >= PARALLEL_BYTES:
         running += copier.help(copies)
-    copying = asyncio.gather(*map(asyncio.wrap_future, running))
+    await _finished(running, copies.stop)
+
+
+async def _finished(running: list[Future[None]], stop: Callable[[], None] = lambda: None) -> None:
+    """Until the threads are done. Cancelled, it stops them first, and waits: what they use is the caller's after it."""
+    working = asyncio.gather(*map(asyncio.wrap_future, running))
     try:
-        await asyncio.shield(copying)
+        await asyncio.shield(working)
     except asyncio.CancelledError:
-        copies.stop()
-        # The memory is the caller's again once this returns, so no thread may write to it then.
-        while not copying.done():
-            await asyncio.wait([copying])
+        stop()
+        while not working.done():
+            await asyncio.wait([working])
         raise

@@ -39,6 +39,7 @@ CALLS = {
     "pin",
     "prefetch",
     "put",
+    "read",
     "release",
     "report",
     "staging",

@@ -54,14 +54,14 @@ def test_blocks_survive_eviction_from_dram_on_nvme(client: Client) -> None:
     assert restored_exactly(client, first, Tier.DRAM)
     for salt in range(2, 14):
         assert client.put(LAYOUT, None, blocks(chain(40, salt))).stored_pages == 40
-    assert client.lookup(LAYOUT, first) == Found(40, 0)
+    assert client.lookup(LAYOUT, first) == Found(40, 0, 40)
     assert restored_exactly(client, first, Tier.NVME)
     assert restored_exactly(client, first, Tier.DRAM)
     assert not client.misses
 
 
 def test_put_without_its_parent_is_refused_and_counted(client: Client) -> None:
-    assert client.put(LAYOUT, b"absent" * 4, blocks(chain(1, salt=20))) == Stored()
+    assert client.put(LAYOUT, b"absent!!" * 4, blocks(chain(1, salt=20))) == Stored()
     assert client.misses == {"refused:parent_absent": 1}
     assert client.put(LAYOUT, None, blocks(chain(1, salt=20))).stored_pages == 1
 
@@ -106,7 +106,7 @@ def test_killed_store_costs_one_miss_and_its_successor_serves_from_dram(tmp_path
         assert held.intact() == 10
         store.start()
         deadline = time.monotonic() + 10
-        while client.lookup(LAYOUT, hashes) != Found(10, 10):
+        while client.lookup(LAYOUT, hashes) != Found(10, 10, 10):
             assert time.monotonic() < deadline, client.misses
             time.sleep(0.05)
         assert restored_exactly(client, hashes, Tier.DRAM)
