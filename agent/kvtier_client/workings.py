@@ -155,6 +155,11 @@ class ClientBase:
         """
         return self._workings.misses
 
+    @property
+    def staging_bytes(self) -> int:
+        """The most that `staging` gives at once, and that a block's pages may take."""
+        return self._options.staging_bytes
+
     def close(self) -> None:
         """Close the connections; later calls are misses. May be repeated. Held views stay readable."""
         _forkable.discard(self)

@@ -151,7 +151,7 @@ memory = mmap.mmap(chunk, 4096, mmap.MAP_SHARED, mmap.PROT_READ)
 libc = ctypes.CDLL(None, use_errno=True)
 address = ctypes.c_void_p(0)
 def protect():
-    from kvtier_client.arena import map_readonly
+    from kvtier_client.memory import map_readonly
     import numpy as np
     view = map_readonly(chunk, 4096)
     start = np.frombuffer(view, np.uint8).ctypes.data
