@@ -1,7 +1,7 @@
 //! The blocks of all layouts: a node each, linked with parent, children and siblings.
 //!
-//! A node without pages stays while it has children, since these name it as their parent. Where its own parent is then
-//! no longer known, or never was, it is *floating*.
+//! A node without pages stays while it has children, since these name it as their parent. It is *floating* if its own
+//! parent is not known.
 
 use std::collections::{BTreeSet, HashMap};
 
