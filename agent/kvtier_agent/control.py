@@ -6,7 +6,16 @@ attendant tells which pools the node serves; the store sends a Snapshot every se
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+EvictionPolicy = Literal["default", "lru"]
+NvmeWrite = Literal["through", "back"]
+NvmeAdmission = Literal["all", "reused"]
+Restore = Literal["auto", "always"]
+PINNED_SHARE = 0.25
+"""Of a pool's DRAM quota, at most this much is pinned."""
 
 
 class ServiceAccount(msgspec.Struct, frozen=True):
@@ -26,6 +35,16 @@ class PoolGrant(msgspec.Struct, frozen=True):
     """Bytes on this node."""
     nvme_quota: int
     service_accounts: tuple[ServiceAccount, ...]
+    eviction_policy: EvictionPolicy = "default"
+    ttl_s: int = 0
+    """Seconds that a block is kept after it was stored; 0: no limit."""
+    nvme_write: NvmeWrite = "through"
+    """`through`: every admitted block is written at once. `back`: when it is about to leave DRAM."""
+    nvme_admission: NvmeAdmission = "all"
+    """`reused`: blocks that were asked for again only."""
+    restore: Restore = "auto"
+    """`auto`: offered from below DRAM only as far as that is faster than computing. `always`: whatever is there."""
+    pinned_share: float = PINNED_SHARE
 
 
 class SetPools(msgspec.Struct, frozen=True, tag="set_pools"):
@@ -61,7 +80,32 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     counters: dict[str, int]
     """By metric name without prefix: lookups, blocks_asked, blocks_hit, pages_read_dram, pages_read_nvme,
     bytes_read_dram, bytes_read_nvme, bytes_read_nvme_direct, pages_stored, bytes_stored, pages_written_nvme,
-    bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_nvme, puts, puts_refused."""
+    bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_nvme, puts, puts_refused; there may be more:
+    copied_bytes, requests_nvme, bytes_cleaned, runs_merged, blocks_expired, blocks_deleted, blocks_not_offered."""
+    gauges: dict[str, float] = {}
+    """By metric name without prefix: runs_per_chain, bytes_per_request, copies_per_block, pinned_bytes,
+    breakeven_blocks."""
+
+
+DeviceCondition = Literal["ok", "slow", "full", "readOnly", "failing", "gone", "missing", "refused"]
+"""`slow`: late answers. `failing`: errors. `gone`: it was there and has vanished. `missing`: not found since the start.
+`refused`: it is there, and its content or owner forbids its use. All but `ok` and `slow` take no writes; of these
+`full` and `readOnly` are still read."""
+
+
+class DeviceSnapshot(msgspec.Struct, frozen=True):
+    """One device of the configuration."""
+
+    name: str
+    condition: DeviceCondition
+    message: str = ""
+    """What was seen and what mends it; "" for `ok`."""
+    direct_io: bool = True
+    capacity_bytes: int = 0
+    """Of this device; 0 while it has not been opened."""
+    used_bytes: int = 0
+    counters: dict[str, int] = {}
+    """From the store's start: reads, read_bytes, writes, written_bytes, discards, errors, late."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
@@ -83,6 +127,11 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     """By device name, the last error of a device that is not in use."""
     direct_io: dict[str, bool] = {}
     """By device name, whether its file system takes direct I/O."""
+    devices: tuple[DeviceSnapshot, ...] = ()
+    """In the configuration's order. Where it is given, `device_errors` and `direct_io` are not read."""
+    adoption: dict[str, float] = {}
+    """What the start found: chunks_adopted, pages_adopted, bytes_adopted, slots_discarded, segments_sealed,
+    segments_scanned, pages_recovered, seconds."""
 
 
 ToStore = SetPools
