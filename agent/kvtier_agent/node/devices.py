@@ -124,7 +124,7 @@ class Devices:
 
 
 def _paths(spec: CacheNodeSpec) -> tuple[str, ...]:
-    return tuple(device.path for device in spec.tiers.nvme.devices) if spec.tiers.nvme else ()
+    return tuple(device.path for device in spec.tiers.nvme.devices if device.path) if spec.tiers.nvme else ()
 
 
 def _reserved_pages(huge_pages: HugePages) -> int:

@@ -38,6 +38,10 @@ def grant(pool: PoolFacts, tiers: Tiers) -> NodePool:
         name=pool.meta.name,
         quota=_granted_quota(pool.spec.quota, tiers),
         service_accounts=_granted_accounts(pool.spec, pool.meta.namespace),
+        eviction_policy=pool.spec.eviction_policy,
+        ttl=pool.spec.ttl,
+        nvme=pool.spec.nvme,
+        restore=pool.spec.restore,
     )
 
 

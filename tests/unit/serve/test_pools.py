@@ -38,6 +38,22 @@ def test_pool_without_nvme_quota_has_none_of_it() -> None:
     assert told.pools[0].nvme_quota == 0
 
 
+def test_policies_of_the_pool_are_told_in_the_stores_words() -> None:
+    chosen = {
+        "evictionPolicy": "lru",
+        "ttl": "1h30m",
+        "nvme": {"write": "back", "admission": "reused"},
+        "restore": "always",
+    }
+    told = decide_pools(cache_node(pools=(POOL | chosen, POOL | {"uid": "other"})), "gpu")
+    assert told is not None
+    chosen_grant, plain = told.pools
+    assert (chosen_grant.eviction_policy, chosen_grant.ttl_s, chosen_grant.restore) == ("lru", 5400, "always")
+    assert (chosen_grant.nvme_write, chosen_grant.nvme_admission) == ("back", "reused")
+    assert (plain.eviction_policy, plain.ttl_s, plain.restore) == ("default", 0, "auto")
+    assert (plain.nvme_write, plain.nvme_admission) == ("through", "all")
+
+
 def test_drain_is_told() -> None:
     told = decide_pools(cache_node(pools=(POOL,), drain=True), "gpu")
     assert told is not None
@@ -50,6 +66,6 @@ def test_node_without_object_or_of_another_class_purges_nothing() -> None:
 
 
 def test_fields_of_a_newer_release_are_passed_over() -> None:
-    told = decide_pools(cache_node(pools=(POOL | {"ttl": "1h"},)), "gpu")
+    told = decide_pools(cache_node(pools=(POOL | {"shape": "round"},)), "gpu")
     assert told is not None
     assert len(told.pools) == 1
