@@ -10,9 +10,13 @@ closes, kvtier-node serves the next store.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-LINK_VERSION = 1
+LINK_VERSION: Final = 1
+DEVICE_MAGIC: Final = b"KVTDEVIC"
+"""What a raw device begins with that a store has taken: kvtier-node hands it over, and blanks it at release."""
 
 
 class StoreHello(msgspec.Struct, frozen=True, tag="store_hello"):
@@ -20,6 +24,8 @@ class StoreHello(msgspec.Struct, frozen=True, tag="store_hello"):
 
     tier_class: str
     version: int = LINK_VERSION
+    devices: tuple[str, ...] = ()
+    """Raw devices that it still has from an earlier link; they are not handed over again."""
 
 
 class NodeWelcome(msgspec.Struct, frozen=True, tag="node_welcome"):

@@ -21,6 +21,7 @@ from kvtier_agent.node import keeper as keeper_module
 from kvtier_agent.node.arena import is_mounted, remove_arena
 from kvtier_agent.node.devices import Devices
 from kvtier_agent.node.keeper import ArenaPlace, Keeper
+from kvtier_agent.node.raw_devices import RawDevices
 from kvtier_agent.node.store_link import StoreLink
 
 from dev.cluster.cluster import Cluster
@@ -83,12 +84,14 @@ def machine() -> Iterator[Machine]:
 @asynccontextmanager
 async def running_keeper(api: Api, machine: Machine) -> AsyncIterator[Keeper]:
     """kvtier-node but for its CSI plugin; root may be its store."""
-    link = StoreLink(node=NODE, allowed_uids={0}, published=lambda: ())
+    raw_devices = RawDevices(machine.root / "host")
+    link = StoreLink(node=NODE, allowed_uids={0}, published=lambda: (), raw_devices=raw_devices)
     devices = Devices(
         host_root=machine.root / "host",
         kubelet_dir=machine.root / "kubelet",
         register=machine.root / "devices.json",
         store_uid=STORE_UID,
+        raw_devices=raw_devices,
     )
     async with admin_client(api, machine.root, NODE) as client:
         keeper = Keeper(
