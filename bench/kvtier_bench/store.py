@@ -26,6 +26,8 @@ from kvtier_bench.peers import free_port
 
 READY_S: Final = 120.0
 STOP_S: Final = 60.0
+METRICS_S: Final = 60.0
+_AGE: Final = "kvtier_snapshot_age_seconds"
 KVTIER_STORE: Final = Path(sys.executable).with_name("kvtier-store")
 _JOIN: Final = 'echo $$ > "$0" && exec "$@"'
 
@@ -69,12 +71,13 @@ class Store:
         self.arena = arena
         self._folder = folder
         self._group = group
-        self._port = free_port()
+        port = free_port()
+        self._metrics_url = f"http://127.0.0.1:{port}/metrics"
         self._process: subprocess.Popen[bytes] | None = None
         for made in (folder, arena, *spec.devices):
             made.mkdir(parents=True, exist_ok=True)
         self._config = folder / "store.yaml"
-        self._config.write_bytes(msgspec.yaml.encode(_config(spec, folder, arena, self._port)))
+        self._config.write_bytes(msgspec.yaml.encode(_config(spec, folder, arena, port)))
 
     def __enter__(self) -> Self:
         return self
@@ -173,14 +176,18 @@ class Store:
         return kernel.read_own_memory(self.pids, [self.arena])
 
     def metrics(self) -> dict[str, float]:
-        """Each metric's samples, summed over labels; the snapshot may be a few seconds old."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        totals: dict[str, float] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-        return totals
+        """Each metric's samples as they are now, summed over labels.
+
+        Waits until the process that serves them is up and has a snapshot of after this call. Raises StoreFailed.
+        """
+        began = time.monotonic()
+        while time.monotonic() - began < METRICS_S:
+            with contextlib.suppress(OSError), urllib.request.urlopen(self._metrics_url, timeout=5) as answer:
+                totals = sum_samples(answer.read().decode())
+                if totals.get(_AGE, METRICS_S) < time.monotonic() - began:
+                    return totals
+            time.sleep(0.1)
+        raise StoreFailed(f"no metrics of now in {METRICS_S:.0f} s:\n{self.log_tail()}")
 
     def wait_quiet(self, quiet_s: float = 3.0, longest_s: float = 120.0) -> float:
         """Return once it has written nothing for `quiet_s`; the seconds waited.
@@ -211,6 +218,15 @@ def running(store: Store) -> Iterator[Store]:
         store.start()
         store.wait_ready()
         yield store
+
+
+def sum_samples(text: str) -> dict[str, float]:
+    """Every metric of a Prometheus page, summed over its labels. Pure."""
+    totals: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    return totals
 
 
 def drop_page_cache() -> bool:

@@ -6,6 +6,17 @@ from typing import Final
 
 from kvtier_bench.context import Scenario
 
-from . import copies, get
+from . import copies, devices, get, growth, index, lookup, mixed, recovery, restore, soak
 
-SCENARIOS: Final[tuple[Scenario, ...]] = (get.SCENARIO, *copies.SCENARIOS)
+SCENARIOS: Final[tuple[Scenario, ...]] = (
+    lookup.SCENARIO,
+    get.SCENARIO,
+    *copies.SCENARIOS,
+    restore.SCENARIO,
+    devices.SCENARIO,
+    growth.SCENARIO,
+    mixed.SCENARIO,
+    recovery.SCENARIO,
+    index.SCENARIO,
+    soak.SCENARIO,
+)
