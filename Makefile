@@ -24,9 +24,11 @@ lint: .venv ## Format, lint, types, layers, generated files
 unit: .venv ## The tests that need neither a cluster nor a model
 	$(PYTHON) -m pytest tests/unit tests/chaos
 
-KILLS := 50
-crash: .venv ## kill -9 of the store at random moments, KILLS times; figures in .out/crash.json
-	$(PYTHON) -m tests.chaos.crash --kills $(KILLS)
+KILLS := 1000
+CUTS := 500
+FLIPS := 10000
+crash: .venv ## kill -9, power cuts and bit flips (KILLS, CUTS, FLIPS of them); figures in .out/crash.json
+	$(PYTHON) -m tests.chaos.crash --kills $(KILLS) --cuts $(CUTS) --flips $(FLIPS)
 
 crds: .venv ## Write the CRDs, their chart's templates and docs/resources.md from the models
 	$(PYTHON) -m kvtier_crds.generate

@@ -1,4 +1,4 @@
-"""A store of its own: its files, its memory limit, its process, and the ways in which it is ended."""
+"""A store of its own: its files, its memory limit, its processes, and the ways in which they are ended."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Final
 
 import yaml
-from kvtier_client.client import Client
 from kvtier_client.protocol.messages import LAYOUT_BYTES
 from kvtier_crds.models import Tiers
 from kvtier_operator.desired.resources import store_memory_bytes
 
+from tests.chaos.clients import Clients
 from tests.chaos.memory_cgroup import PodMemory
+from tests.chaos.workload import POOLS, SHAPES
 
 READY_DEADLINE_S: Final = 60.0
-POLL_S: Final = 0.1
+POLL_S: Final = 0.02
 KVTIER_STORE: Final = Path(sys.executable).with_name("kvtier-store")
 _ENTER_CGROUP: Final = 'echo $$ > "$0" && exec "$@"'
 
@@ -32,7 +33,7 @@ class StoreFailed(Exception):
 
 @dataclass(frozen=True)
 class StorePlace:
-    """Where a store keeps what, and how much. The capacities are the pool's quotas too."""
+    """Where a store keeps what, and how much. Each pool's quotas are its even share."""
 
     arena: Path
     media: Path
@@ -42,9 +43,14 @@ class StorePlace:
     http_port: int
 
     @property
-    def socket(self) -> Path:
-        """The pool's listening socket."""
-        return self.scratch / "pool.sock"
+    def sockets(self) -> dict[str, Path]:
+        """The listening socket of each pool."""
+        return {pool: self.scratch / f"{pool}.sock" for pool in POOLS}
+
+    @property
+    def pool_uids(self) -> dict[str, str]:
+        """The pools' names by UID."""
+        return {f"0c5a11ed-0000-4000-8000-{number:012}": pool for number, pool in enumerate(POOLS, 1)}
 
     @property
     def log(self) -> Path:
@@ -62,17 +68,20 @@ class StorePlace:
         """Make the folders and the configuration file."""
         for folder in (self.arena, self.media, self.scratch):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = {
-            "name": "chaos/crash",
-            "uid": "0c5a11ed-0000-4000-8000-000000000001",
-            "dramQuota": str(self.dram_bytes),
-            "nvmeQuota": str(self.nvme_bytes),
-            "socket": str(self.socket),
-        }
+        pools = [
+            {
+                "name": f"chaos/{pool}",
+                "uid": uid,
+                "dramQuota": str(self.dram_bytes // len(POOLS)),
+                "nvmeQuota": str(self.nvme_bytes // len(POOLS)),
+                "socket": str(self.sockets[pool]),
+            }
+            for uid, pool in self.pool_uids.items()
+        ]
         config = {
             "arena": {"path": str(self.arena), "capacity": str(self.dram_bytes)},
             "nvme": {"capacity": str(self.nvme_bytes), "devices": [{"name": "disk", "path": str(self.media)}]},
-            "pools": [pool],
+            "pools": pools,
             "http": {"port": self.http_port},
             "movers": 2,
         }
@@ -122,12 +131,17 @@ class StoreProcess:
                 raise StoreFailed(f"not ready in {READY_DEADLINE_S:.0f} s; its log ends with:\n{self._log_tail()}")
             time.sleep(POLL_S)
 
-    def kill(self) -> None:
-        """kill -9 of the index process, which takes the movers with it; return when it is reaped."""
+    def kill(self, *, alone: bool = False) -> None:
+        """kill -9 of the index process, and as a container's end of all others with it; return when it is reaped.
+
+        Killed `alone`, it takes the movers with it as their parent, and its attendant ends when it notices.
+        """
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
+            if not alone:
+                self._memory.kill_container(self._containers[-1])
 
     def bury(self) -> None:
         """Remove the containers of killed stores.
@@ -141,9 +155,12 @@ class StoreProcess:
 
     def _answers(self) -> bool:
         """Whether a client that comes now is served; HTTP would do, but for a killed store's attendant."""
-        with Client(self.place.socket, deadline_s=5.0) as client:
-            client.lookup(bytes(LAYOUT_BYTES), [bytes(32)])
-            return not client.misses
+        with Clients(self.place.sockets) as clients:
+            for client in (clients.of(shape) for shape in SHAPES):
+                client.lookup(bytes(LAYOUT_BYTES), [bytes(32)], deadline_s=5.0)
+                if client.misses:
+                    return False
+        return True
 
     def _log_tail(self) -> str:
         return "\n".join(self.place.log.read_text(errors="replace").splitlines()[-25:])

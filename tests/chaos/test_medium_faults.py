@@ -9,15 +9,14 @@ import os
 import random
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
-from kvtier_client.client import Client
 from kvtier_client.protocol.messages import Reach
 
+from tests.chaos.clients import Clients
 from tests.chaos.ledger import Verdict
 from tests.chaos.memory_cgroup import CgroupUnavailable
 from tests.chaos.scene import Scene, open_scene
@@ -26,7 +25,7 @@ from tests.chaos.workload import SHAPES, PutPlan, decide_chain
 from tests.chaos.writer import make_pages, put
 
 DRAM_BYTES: Final = 256 << 20
-CHAINS_PER_SHAPE: Final = 6
+CHAINS_PER_SHAPE: Final = 3
 SECTOR: Final = 512
 
 Damage = Callable[[Path, random.Random], None]
@@ -53,13 +52,13 @@ def scene(rng: random.Random) -> Iterator[Scene]:
 def store_flushed(scene: Scene, rng: random.Random) -> list[PutPlan]:
     """Store chains of every layout, and see that all of it is acknowledged as flushed."""
     plans = []
-    with closing(Client(str(scene.place.socket))) as client:
+    with Clients(scene.place.sockets) as clients:
         for shape in SHAPES:
             for _ in range(CHAINS_PER_SHAPE):
                 chain = decide_chain(rng, shape, scene.ledger.parents_for(shape))
                 plans += [replace(plan, reach=Reach.FLUSHED) for plan in chain]
                 for plan in plans[-len(chain) :]:
-                    assert put(client, scene.ledger, plan, make_pages(plan))
+                    assert put(clients, scene.ledger, plan, make_pages(plan))
     return plans
 
 
