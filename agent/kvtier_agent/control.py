@@ -81,31 +81,31 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     """By metric name without prefix: lookups, blocks_asked, blocks_hit, pages_read_dram, pages_read_nvme,
     bytes_read_dram, bytes_read_nvme, bytes_read_nvme_direct, pages_stored, bytes_stored, pages_written_nvme,
     bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_nvme, puts, puts_refused; there may be more:
-    copied_bytes, requests_nvme, bytes_cleaned, runs_merged, blocks_expired, blocks_deleted, blocks_not_offered."""
+    pages_lost_dram, chunks_lost, bytes_copied, requests_read_nvme, bytes_cleaned, runs_merged, blocks_expired,
+    blocks_deleted, blocks_not_offered."""
     gauges: dict[str, float] = {}
     """By metric name without prefix: runs_per_chain, bytes_per_request, copies_per_block, pinned_bytes,
     breakeven_blocks."""
 
 
-DeviceCondition = Literal["ok", "slow", "full", "readOnly", "failing", "gone", "missing", "refused"]
-"""`slow`: late answers. `failing`: errors. `gone`: it was there and has vanished. `missing`: not found since the start.
-`refused`: it is there, and its content or owner forbids its use. All but `ok` and `slow` take no writes; of these
-`full` and `readOnly` are still read."""
+DeviceState = Literal["opening", "ready", "slow", "full", "read_only", "gone", "failed", "refused"]
+"""`slow`: late answers. `gone`: it is not there, or no more. `failed`: errors. `refused`: it is there, and its content
+or owner forbids its use. `full` and `read_only` are still read; all but `ready` take no new data."""
 
 
 class DeviceSnapshot(msgspec.Struct, frozen=True):
     """One device of the configuration."""
 
     name: str
-    condition: DeviceCondition
+    state: DeviceState
     message: str = ""
-    """What was seen and what mends it; "" for `ok`."""
+    """What was seen; "" for `ready`."""
     direct_io: bool = True
     capacity_bytes: int = 0
     """Of this device; 0 while it has not been opened."""
     used_bytes: int = 0
     counters: dict[str, int] = {}
-    """From the store's start: reads, read_bytes, writes, written_bytes, discards, errors, late."""
+    """From the store's start: reads, read_bytes, writes, written_bytes, errors, late."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):

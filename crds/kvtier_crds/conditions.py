@@ -120,8 +120,8 @@ def _device_reasons(status: Status) -> tuple[ReasonText, ...]:
         ReasonText(
             Reason.DEVICE_GONE,
             status,
-            "A device has vanished while it was in use. Its blocks are misses until it is back.",
-            "Attach it again; it is taken back by itself. If it is gone for good, replace it under the same name.",
+            "A device is not there, or no more. Its blocks are misses until it is back.",
+            "Attach or mount it again; it is taken back by itself. If it is gone for good, replace it by a blank one.",
         ),
         ReasonText(
             Reason.DEVICE_FAILED,
@@ -134,12 +134,6 @@ def _device_reasons(status: Status) -> tuple[ReasonText, ...]:
             status,
             "A device holds what is not kvtier's, or a format that this version does not know; it is left alone.",
             "Follow the message: blank the device, or run the version that wrote it.",
-        ),
-        ReasonText(
-            Reason.DEVICE_MISSING,
-            status,
-            "A device was not there when the store started. It is taken as soon as it appears.",
-            "Attach the disk, mount it, or correct the class; see the condition Preflight of the CacheNode.",
         ),
         ReasonText(
             Reason.DEVICE_READ_ONLY,
@@ -315,6 +309,12 @@ CONDITIONS: Final = (
                 "True",
                 "A store's pod keeps ending or cannot start.",
                 "Read the message, then the logs of the named pod.",
+            ),
+            ReasonText(
+                Reason.DEVICE_MISSING,
+                "True",
+                "A raw block device of the class is not there. The store runs without it.",
+                "Attach the disk, or correct the name in the class.",
             ),
             ReasonText(
                 Reason.DEVICE_IN_USE,
@@ -550,3 +550,9 @@ CONDITIONS: Final = (
         ),
     ),
 )
+
+
+def remedy(kind: str, condition: ConditionType, reason: Reason) -> str:
+    """What to do about a reason of that condition. Raises StopIteration for one that is not listed there."""
+    listed = next(text for text in CONDITIONS if (text.kind, text.type) == (kind, condition))
+    return next(text.remedy for text in listed.reasons if text.reason is reason)

@@ -530,16 +530,38 @@ class NodePoolStatus(Model):
     recent_hit: Count = Field(description="Of these, blocks found.")
 
 
+class DeviceState(StrEnum):
+    """How a device is used."""
+
+    OPENING = "Opening"
+    READY = "Ready"
+    SLOW = "Slow"
+    FULL = "Full"
+    READ_ONLY = "ReadOnly"
+    GONE = "Gone"
+    FAILED = "Failed"
+    REFUSED = "Refused"
+
+
 class DeviceStatus(Model):
     """One nvme device on this node."""
 
     name: str = Field(max_length=63, description="Name of the device within the class.")
+    state: DeviceState = Field(
+        description="How it is used. `Ready`: fully. `Opening`: it has not answered yet. `Full` and `ReadOnly`: what "
+        "is on it is read, nothing new is written. `Slow`, `Gone`, `Failed` and `Refused`: its blocks are misses until it "
+        "answers again, is back, works again, or is mended. What to do is under the condition Degraded."
+    )
+    message: str | None = Field(
+        default=None, max_length=1024, description="What was seen of it. Left out: it is as it should be."
+    )
     direct_io: bool = Field(
-        description="Whether its file system takes direct I/O. Where not, reads and writes pass through the page cache."
+        description="Whether it takes direct I/O. Where not, reads and writes pass through the page cache."
     )
-    error: str | None = Field(
-        default=None, max_length=1024, description="Why the device is not in use. Left out: it is in use."
+    capacity: Quantity | None = Field(
+        default=None, description="What may be taken of it, in bytes. Left out: it has not been opened."
     )
+    used: Quantity | None = Field(default=None, description="What is taken of it, in bytes.")
 
 
 class CacheNodeStatus(Model):
