@@ -19,7 +19,13 @@ from kvtier_bench.store import Store
 ATTACH_S: Final = 20.0
 _BEGUN: Final = re.compile(r"^(\d+) +(preadv2?|pread64)\(\d+<([^>]*)>(.*)$")
 _RESUMED: Final = re.compile(r"^(\d+) +<\.\.\. (?:preadv2?|pread64) resumed>(.*)$")
-_END: Final = re.compile(r", (\d+)(?:, \w+)?\) += (\d+)$")
+_UNFINISHED: Final = "<unfinished ...>"
+_ENDS: Final = {
+    "preadv": re.compile(r", (\d+)\) += (\d+)$"),
+    "pread64": re.compile(r", (\d+)\) += (\d+)$"),
+    "preadv2": re.compile(r", (\d+), \w+\) += (\d+)$"),
+}
+"""Where a call's offset and result stand."""
 
 
 @dataclass(frozen=True, order=True)
@@ -34,17 +40,20 @@ class Read:
 def parse_trace(lines: Iterable[str]) -> list[Read]:
     """The positioned reads that succeeded, of `strace -f -y`. Pure."""
     reads = []
-    unfinished: dict[str, str] = {}
+    unfinished: dict[str, tuple[str, str, str]] = {}
     for line in lines:
         if (begun := _BEGUN.match(line)) is not None:
-            thread, _, path, rest = begun.groups()
-            unfinished[thread] = path
-        elif (resumed := _RESUMED.match(line)) is not None:
-            thread, rest = resumed.groups()
+            thread, call, path, rest = begun.groups()
+            if rest.rstrip().endswith(_UNFINISHED):
+                unfinished[thread] = call, path, rest.rstrip().removesuffix(_UNFINISHED).rstrip()
+                continue
+        elif (resumed := _RESUMED.match(line)) is not None and resumed.group(1) in unfinished:
+            call, path, beginning = unfinished.pop(resumed.group(1))
+            rest = beginning + resumed.group(2)
         else:
             continue
-        if (ended := _END.search(rest.strip())) is not None and thread in unfinished:
-            reads.append(Read(unfinished.pop(thread), int(ended.group(1)), int(ended.group(2))))
+        if (ended := _ENDS[call].search(rest.strip())) is not None:
+            reads.append(Read(path, int(ended.group(1)), int(ended.group(2))))
     return reads
 
 

@@ -38,7 +38,10 @@ class Payloads:
 
     def wrong(self, hashes: Sequence[bytes], views: Sequence[memoryview]) -> int:
         """How many of `views` are not the page of the block in the same place."""
-        return sum(view != self.of(block_hash) for block_hash, view in zip(hashes, views, strict=True))
+        return sum(
+            not np.array_equal(np.frombuffer(view, np.uint8), np.frombuffer(self.of(block_hash), np.uint8))
+            for block_hash, view in zip(hashes, views, strict=True)
+        )
 
 
 def growth_turns(chains: int, turns: int, blocks_per_turn: int) -> list[tuple[int, int, int]]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from kvtier_bench.context import Scenario
 
-from . import copies, devices, get, growth, index, lookup, mixed, recovery, restore, soak
+from . import break_even, copies, devices, full, get, growth, index, lookup, mixed, recovery, restore, soak
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     lookup.SCENARIO,
@@ -15,6 +15,8 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     restore.SCENARIO,
     devices.SCENARIO,
     growth.SCENARIO,
+    full.SCENARIO,
+    break_even.SCENARIO,
     mixed.SCENARIO,
     recovery.SCENARIO,
     index.SCENARIO,

@@ -18,14 +18,18 @@ from kvtier_bench.workload import LAYOUT, Payloads, chain_hashes
 PAGE_BYTES: Final = 256 << 10
 CHAIN_PAGES: Final = 16
 CHAIN_BYTES: Final = PAGE_BYTES * CHAIN_PAGES
-SAMPLES: Final = 120
+PERIOD_S: Final = 10.0
+"""Between samples; shorter in a short soak, so that there are LEAST_SAMPLES."""
+LEAST_SAMPLES: Final = 16
+SAY_EVERY_S: Final = 60.0
 
 
 def run(context: Context) -> Iterator[Figure]:
     """Fill both tiers, then read and store, and look at the store's processes at even intervals."""
     dram, nvme = 256 * MIB, context.scaled(2048, 512) * MIB
     context.need_disk(2 * nvme)
-    period_s = context.options.soak_minutes * 60 / SAMPLES
+    duration_s = context.options.soak_minutes * 60
+    period_s = min(PERIOD_S, duration_s / LEAST_SAMPLES)
     with running(context.store(one_pool(dram, nvme, (context.disk / "media",)))) as store:
         payloads = Payloads(PAGE_BYTES)
         chains = nvme * 5 // 4 // CHAIN_BYTES
@@ -36,11 +40,13 @@ def run(context: Context) -> Iterator[Figure]:
         jobs = [Job(path, PAGE_BYTES, CHAIN_PAGES, 0.8, chains, seed, pause_s=0.01, remember=True) for seed in range(2)]
         memory, descriptors = [], []
         with Load(jobs, context.disk / "load.log") as load:
-            for number in range(SAMPLES):
+            began = said = time.monotonic()
+            while time.monotonic() - began < duration_s:
                 time.sleep(period_s)
                 memory.append(store.memory_bytes() / MIB)
                 descriptors.append(float(kernel.read_descriptors(store.pids)))
-                if number % 12 == 11:
+                if time.monotonic() - said > SAY_EVERY_S:
+                    said = time.monotonic()
                     context.say(f"  {memory[-1]:.1f} MiB, {descriptors[-1]:.0f} descriptors")
             tallies = load.stop()
     if wrong := sum(tally.wrong_pages for tally in tallies):
