@@ -549,8 +549,8 @@ class DeviceStatus(Model):
     name: str = Field(max_length=63, description="Name of the device within the class.")
     state: DeviceState = Field(
         description="How it is used. `Ready`: fully. `Opening`: it has not answered yet. `Full` and `ReadOnly`: what "
-        "is on it is read, nothing new is written. `Slow`, `Gone`, `Failed` and `Refused`: its blocks are misses until it "
-        "answers again, is back, works again, or is mended. What to do is under the condition Degraded."
+        "is on it is read, nothing new is written. `Slow`, `Gone`, `Failed` and `Refused`: its blocks are misses until "
+        "it answers again, is back, works again, or is mended. What to do is under the condition Degraded."
     )
     message: str | None = Field(
         default=None, max_length=1024, description="What was seen of it. Left out: it is as it should be."
