@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -63,7 +64,7 @@ class RawFacts:
 
 
 class RawDevices:
-    """Raw devices of the node, reached below `host_root`. Any thread; blocks, though not for ever.
+    """Raw devices of the node, reached below `host_root`. Any thread, one at a time for each device; blocks.
 
     Whatever does not come to an end in ANSWER_S raises TimeoutError, and so does every further call for that device
     until it has: a device that hangs costs one thread.
@@ -71,7 +72,7 @@ class RawDevices:
 
     def __init__(self, host_root: Path) -> None:
         self._host_root = host_root
-        self._waiting: dict[str, threading.Thread] = {}
+        self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def look_at(self, device: str) -> RawFacts:
         """The device as it is now. Raises OSError when it cannot be read, TimeoutError among them."""
@@ -87,36 +88,38 @@ class RawDevices:
 
     def _bounded(self, device: str, work: Callable[[], T], drop: Callable[[T], object]) -> T:
         """What `work` returns or raises; a result that comes too late is dropped."""
-        before = self._waiting.get(device)
-        if before is not None:
-            before.join(ANSWER_S)
-            if before.is_alive():
-                raise TimeoutError(errno.ETIMEDOUT, NO_ANSWER, device)
+        busy = self._busy[device]
+        if not busy.acquire(timeout=ANSWER_S):
+            raise TimeoutError(errno.ETIMEDOUT, NO_ANSWER, device)
         answer: Future[T] = Future()
 
         def run() -> None:
             try:
-                result = work()
-            except Exception as error:
-                if answer.set_running_or_notify_cancel():
-                    answer.set_exception(error)
-                return
-            if answer.set_running_or_notify_cancel():
-                answer.set_result(result)
-            else:
-                drop(result)
+                _answer(answer, work, drop)
+            finally:
+                busy.release()
 
-        thread = self._waiting[device] = threading.Thread(target=run, name=f"device {device}", daemon=True)
-        thread.start()
+        threading.Thread(target=run, name=f"device {device}", daemon=True).start()
         try:
             return answer.result(ANSWER_S)
         except TimeoutError:
             if not answer.cancel():  # it came just now
                 return answer.result()
             raise TimeoutError(errno.ETIMEDOUT, NO_ANSWER, device) from None
-        finally:
-            if not thread.is_alive():
-                self._waiting.pop(device, None)
+
+
+def _answer(answer: Future[T], work: Callable[[], T], drop: Callable[[T], object]) -> None:
+    """Set what `work` returns or raises; a result that nobody waits for any more is dropped."""
+    try:
+        result = work()
+    except Exception as error:
+        if answer.set_running_or_notify_cancel():
+            answer.set_exception(error)
+        return
+    if answer.set_running_or_notify_cancel():
+        answer.set_result(result)
+    else:
+        drop(result)
 
 
 def ignore(_result: object) -> None:
