@@ -128,7 +128,9 @@ def record_load(place: Path, base: Path, ledger: Ledger, rng: random.Random) -> 
             device.record(DISK_FILE)
             with (
                 media_on(disk, place) as media,
-                open_scene(rng, DRAM_BYTES, NVME_BYTES, media, ledger, witness.acknowledged) as scene,
+                open_scene(
+                    rng, DRAM_BYTES, NVME_BYTES, media, ledger=ledger, acknowledged=witness.acknowledged
+                ) as scene,
             ):
                 scene.start()
                 scene.store_puts(rng.randint(LEAST_PUTS, MOST_PUTS))
@@ -153,7 +155,7 @@ def try_cut(recorded: Recorded, cut: int, image: Path, rng: random.Random, repor
     with (
         loop_device(image) as disk,
         media_on(disk, image.parent) as media,
-        open_scene(rng, DRAM_BYTES, NVME_BYTES, media, recorded.ledger_at(cut)) as scene,
+        open_scene(rng, DRAM_BYTES, NVME_BYTES, media, ledger=recorded.ledger_at(cut)) as scene,
     ):
         scene.start()
         stretches, last = scene.ledger.stretches(), recorded.last_acknowledged(cut)

@@ -64,6 +64,10 @@ class PodMemory:
         container.mkdir()
         return container
 
+    def members(self, container: Path) -> list[int]:
+        """The processes that run in it."""
+        return _members(container)
+
     def kill_container(self, container: Path) -> None:
         """kill -9 of all that runs in it; does not wait."""
         _kill_members(container)

@@ -79,9 +79,17 @@ class Scene:
     def start(self) -> None:
         """Start the store, while a killed one's movers may still end, and wait until it serves."""
         begin = time.monotonic()
-        self._store.start()
-        self._store.wait_ready()
+        self.start_unready()
+        self.wait_ready()
         self._ready_s = time.monotonic() - begin
+
+    def start_unready(self) -> None:
+        """Start the store and do not wait."""
+        self._store.start()
+
+    def wait_ready(self) -> None:
+        """Return once the store serves and nothing of killed ones is left. Raises StoreFailed, TimeoutError."""
+        self._store.wait_ready()
         self._store.bury()
 
     def store_until_put_in_flight(self) -> bool:
@@ -116,6 +124,10 @@ class Scene:
             writer.stop()
         self._store.kill(alone=self._rng.random() < ALONE)
         return [plan for plan in [writer.join() for writer in self._writers] if plan is not None]
+
+    def processes_in_the_kernel(self) -> list[int]:
+        """The store's processes whose I/O a device does not answer."""
+        return self._store.processes_in_the_kernel()
 
     def bury(self) -> None:
         """Return when nothing of the killed store is left; its container, its files and its mount are free then."""
@@ -187,12 +199,14 @@ def open_scene(
     dram_bytes: int,
     nvme_bytes: int | None = None,
     media: Path | None = None,
+    raw: Path | None = None,
     ledger: Ledger | None = None,
     acknowledged: Acknowledged = ignore,
 ) -> Iterator[Scene]:
     """A scene whose store does not run yet; its memory is limited as the operator would.
 
-    Its nvme tier is by default a folder of its own, of four times the size of its DRAM. `ledger`: what earlier stores
+    Its nvme tier is the block device `raw`, or the folder `media`, or a folder of its own, by default of four times
+    the size of its DRAM. `ledger`: what earlier stores
     promised of what is there. `acknowledged` hears of each put that is answered.
 
     Raises CgroupUnavailable.
@@ -209,6 +223,7 @@ def open_scene(
             dram_bytes=dram_bytes,
             nvme_bytes=nvme_bytes or 4 * dram_bytes,
             http_port=free_port(),
+            raw=raw,
         )
         memory = stack.enter_context(PodMemory(Path(shared_memory).name, place.pod_memory_bytes))
         scene = Scene(place, memory, rng, ledger or Ledger(), acknowledged)

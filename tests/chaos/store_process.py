@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,7 @@ import yaml
 from kvtier_client.protocol.messages import LAYOUT_BYTES
 from kvtier_crds.models import Tiers
 from kvtier_operator.desired.resources import store_memory_bytes
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.chaos.clients import Clients
 from tests.chaos.memory_cgroup import PodMemory
@@ -23,6 +26,8 @@ from tests.chaos.workload import POOLS, SHAPES
 
 READY_DEADLINE_S: Final = 60.0
 POLL_S: Final = 0.02
+DEVICE: Final = "disk"
+"""The nvme device's name."""
 KVTIER_STORE: Final = Path(sys.executable).with_name("kvtier-store")
 _ENTER_CGROUP: Final = 'echo $$ > "$0" && exec "$@"'
 
@@ -41,6 +46,8 @@ class StorePlace:
     dram_bytes: int
     nvme_bytes: int
     http_port: int
+    raw: Path | None = None
+    """The nvme tier's block device; None: it is the folder `media`."""
 
     @property
     def sockets(self) -> dict[str, Path]:
@@ -61,7 +68,7 @@ class StorePlace:
     def pod_memory_bytes(self) -> int:
         """The memory limit that the operator gives the pod of such a store, arena included."""
         dram = {"capacityPerNode": str(self.dram_bytes)}
-        nvme = {"capacityPerNode": str(self.nvme_bytes), "devices": [{"name": "disk", "path": str(self.media)}]}
+        nvme = {"capacityPerNode": str(self.nvme_bytes), "devices": [{"name": DEVICE, "path": str(self.media)}]}
         return store_memory_bytes(Tiers.model_validate({"dram": dram, "nvme": nvme}))
 
     def write_config(self) -> Path:
@@ -78,9 +85,10 @@ class StorePlace:
             }
             for uid, pool in self.pool_uids.items()
         ]
+        medium = {"device": str(self.raw)} if self.raw else {"path": str(self.media)}
         config = {
             "arena": {"path": str(self.arena), "capacity": str(self.dram_bytes)},
-            "nvme": {"capacity": str(self.nvme_bytes), "devices": [{"name": "disk", "path": str(self.media)}]},
+            "nvme": {"capacity": str(self.nvme_bytes), "devices": [{"name": DEVICE, **medium}]},
             "pools": pools,
             "http": {"port": self.http_port},
             "movers": 2,
@@ -88,6 +96,13 @@ class StorePlace:
         path = self.scratch / "store.yaml"
         path.write_text(yaml.safe_dump(config))
         return path
+
+    def device_state(self) -> str:
+        """The nvme device's state, in the store's words. Raises OSError while nobody answers."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics", timeout=5.0) as page:
+            families = text_string_to_metric_families(page.read().decode())
+        samples = [it for family in families if family.name == "kvtier_device_state" for it in family.samples]
+        return next((it.labels["state"] for it in samples if it.value and it.labels["device"] == DEVICE), "unknown")
 
     def empty_arena(self) -> None:
         """Take away all that the node's memory held, as a restarted node does."""
@@ -143,6 +158,10 @@ class StoreProcess:
             if not alone:
                 self._memory.kill_container(self._containers[-1])
 
+    def processes_in_the_kernel(self) -> list[int]:
+        """Those of the last store's processes that wait for a device's answer."""
+        return [pid for pid in self._memory.members(self._containers[-1]) if _waits_for_device(pid)]
+
     def bury(self) -> None:
         """Remove the containers of killed stores.
 
@@ -164,6 +183,16 @@ class StoreProcess:
 
     def _log_tail(self) -> str:
         return "\n".join(self.place.log.read_text(errors="replace").splitlines()[-25:])
+
+
+def _waits_for_device(pid: int) -> bool:
+    """Whether a thread cannot be interrupted, or waits for FUSE, where it can until it is killed."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state == "D" or (task / "wchan").read_text() == "request_wait_answer":
+                return True
+    return False
 
 
 def free_port() -> int:
