@@ -13,14 +13,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from kvtier_agent.control import EvictionPolicy, NvmeAdmission, NvmeWrite, Restore
-
 _UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15} | {
     f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", 1)
 }
 _QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)([kKMGTP]?i?)")
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
-_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 
@@ -33,10 +29,6 @@ class Bytes(int):
     """A size in bytes, written as a Kubernetes quantity."""
 
 
-class Seconds(float):
-    """A duration, written in Go's manner: `90s`, `1h30m`."""
-
-
 class ArenaConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """The DRAM tier's place."""
 
@@ -46,20 +38,19 @@ class ArenaConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     client_path: str | None = None
     """The same folder through a read-only mount; clients' descriptors are opened there. None: `path`."""
     slot_alignment: int = 4096
-    """Bytes; the huge page size where the folder is a hugetlbfs."""
+    """Bytes; the huge page size where the folder is a hugetlbfs. On smaller pages a store in a cluster does not start;
+    alone it goes on with them."""
 
 
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One nvme device: a folder that belongs to the store, or a raw block device. Exactly one of the two is given."""
+    """One nvme device."""
 
     name: Name
-    path: str = ""
-    """The folder."""
-    device: str = ""
-    """The block device by a name that stays, such as one below /dev/disk/by-id. In a cluster kvtier-node opens it and
-    hands it over under `name`; alone the store does."""
+    path: str
+    """A folder that belongs to the store, which makes one file there, or a raw block device, which it takes whole.
+    In a cluster kvtier-node opens a device below /dev and hands it over under `name`."""
     initialize: Literal["ifBlank", "always"] = "ifBlank"
-    """A block device that holds neither a store's data nor zeros only is refused, or with `always` overwritten."""
+    """Whether a device with other content may be overwritten. One of an unknown kvtier format never is."""
 
 
 class NvmeConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -79,12 +70,16 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     nvme_quota: Bytes | None = None
     socket: str
     """Path of the pool's listening socket. Whoever can connect to it has the pool."""
-    eviction_policy: EvictionPolicy = "default"
-    ttl: Seconds = Seconds(0)
-    """A block is kept so long after it was stored; 0: no limit."""
-    nvme_write: NvmeWrite = "through"
-    nvme_admission: NvmeAdmission = "all"
-    restore: Restore = "auto"
+    eviction: Literal["default", "lru"] = "default"
+    """What leaves dram first."""
+    write: Literal["through", "back"] = "through"
+    """When pages are written to nvme: as they are stored, or before they leave dram."""
+    ttl_seconds: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Blocks are deleted this long after they were stored; 0: never."""
+    admission: Literal["all", "reused"] = "all"
+    """Which blocks are written to nvme: every one, or those of chains that were used again or grew."""
+    restore: Literal["auto", "always"] = "auto"
+    """Whether blocks are offered that are slower to restore than to compute."""
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -102,7 +97,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     pools: tuple[PoolConfig, ...] = ()
     http: HttpConfig = HttpConfig()
     movers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    """Processes that copy, checksum and do device I/O."""
+    """Processes that copy and checksum; each nvme device has one more of its own."""
     mean_page: Bytes = Bytes(0)
     """Pages count this much at least, on average, against quotas and capacity: so many does the index have memory for.
     0: no limit but the machine's memory."""
@@ -123,17 +118,6 @@ def parse_quantity(text: str) -> int:
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of a Go-style duration such as `90s`, `1h30m` or `500ms`.
-
-    Raises ValueError when it is none.
-    """
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration such as 90s or 1h30m")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
-
-
 def load_config(path: Path) -> StoreConfig:
     """Read and check the file.
 
@@ -149,17 +133,10 @@ def load_config(path: Path) -> StoreConfig:
         raise ConfigError(f"{path}: give either `pools` (no cluster) or `nodeSocket` with `tierClass` (a cluster)")
     if config.node_socket is not None and config.tier_class is None:
         raise ConfigError(f"{path}: `nodeSocket` needs `tierClass`")
-    for device in config.nvme.devices if config.nvme else ():
-        if bool(device.path) == bool(device.device):
-            raise ConfigError(
-                f"{path}: device {device.name}: give either `path` (a folder) or `device` (a block device)"
-            )
     return config
 
 
 def _decode_size(kind: type, value: Any) -> Any:
     if kind is Bytes:
         return Bytes(parse_quantity(str(value)))
-    if kind is Seconds:
-        return Seconds(parse_duration(str(value)))
     raise NotImplementedError(kind)

@@ -10,13 +10,6 @@ from typing import Literal
 
 import msgspec
 
-EvictionPolicy = Literal["default", "lru"]
-NvmeWrite = Literal["through", "back"]
-NvmeAdmission = Literal["all", "reused"]
-Restore = Literal["auto", "always"]
-PINNED_SHARE = 0.25
-"""Of a pool's DRAM quota, at most this much is pinned."""
-
 
 class ServiceAccount(msgspec.Struct, frozen=True):
     """A granted identity. name `*` grants every service account of the namespace."""
@@ -35,16 +28,16 @@ class PoolGrant(msgspec.Struct, frozen=True):
     """Bytes on this node."""
     nvme_quota: int
     service_accounts: tuple[ServiceAccount, ...]
-    eviction_policy: EvictionPolicy = "default"
+    eviction: str = "default"
+    """`default` or `lru`."""
+    write: str = "through"
+    """To nvme: `through` as blocks are stored, or `back` before they leave dram."""
+    admission: str = "all"
+    """To nvme: `all` blocks, or those of chains that were `reused` or grew."""
     ttl_s: int = 0
-    """Seconds that a block is kept after it was stored; 0: no limit."""
-    nvme_write: NvmeWrite = "through"
-    """`through`: every admitted block is written at once. `back`: when it is about to leave DRAM."""
-    nvme_admission: NvmeAdmission = "all"
-    """`reused`: blocks that were asked for again only."""
-    restore: Restore = "auto"
-    """`auto`: offered from below DRAM only as far as that is faster than computing. `always`: whatever is there."""
-    pinned_share: float = PINNED_SHARE
+    """Seconds that a block is kept at most; 0: no limit."""
+    restore: str = "auto"
+    """`auto` or `always`."""
 
 
 class SetPools(msgspec.Struct, frozen=True, tag="set_pools"):
@@ -80,9 +73,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     counters: dict[str, int]
     """By metric name without prefix: lookups, blocks_asked, blocks_hit, pages_read_dram, pages_read_nvme,
     bytes_read_dram, bytes_read_nvme, bytes_read_nvme_direct, pages_stored, bytes_stored, pages_written_nvme,
-    bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_nvme, puts, puts_refused; there may be more:
-    pages_lost_dram, chunks_lost, bytes_copied, requests_read_nvme, bytes_cleaned, runs_merged, blocks_expired,
-    blocks_deleted, blocks_not_offered."""
+    bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_dram, pages_lost_nvme, chunks_lost, puts,
+    puts_refused."""
     gauges: dict[str, float] = {}
     """By metric name without prefix: runs_per_chain, bytes_per_request, copies_per_block, pinned_bytes,
     breakeven_blocks."""

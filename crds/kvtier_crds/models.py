@@ -381,9 +381,9 @@ class PoolNvme(Model):
     )
     admission: NvmeAdmission = Field(
         default=NvmeAdmission.ALL,
-        description="Which blocks are written to NVMe. `all`: every block. `reused`: those that were asked for again "
-        "after they were stored, which spares the disk prompts that never come back; the others are lost when they "
-        "leave DRAM. A change acts on blocks not yet written.",
+        description="Which blocks are written to NVMe. `all`: every block. `reused`: those of prefixes that were asked "
+        "for again or grew after they were stored, which spares the disk prompts that never come back; the others are "
+        "lost when they leave DRAM. A change acts on blocks not yet written.",
     )
 
 

@@ -69,7 +69,7 @@ def store_config(name: str, spec: TierClassSpec) -> Object:
 def _device(device: NvmeDevice) -> Object:
     if device.device is None:
         return {"name": device.name, "path": f"{MEDIA_ROOT}/{device.name}"}
-    return {"name": device.name, "device": device.device, "initialize": _INITIALIZE[device.initialize]}
+    return {"name": device.name, "path": device.device, "initialize": _INITIALIZE[device.initialize]}
 
 
 def store_objects(tier_class: ClassFacts, settings: Settings) -> tuple[Object, Object]:

@@ -51,7 +51,7 @@ def test_configuration_is_one_that_the_store_reads(tmp_path: Path, tiers: Object
     assert config.pools == ()
     assert config.node_socket == "/run/kvtier/node/node.sock"
     assert config.http.port == 9410
-    paths = [device.path for device in config.nvme.devices if device.path] if config.nvme else []
+    paths = [device.path for device in config.nvme.devices if "/dev/" not in device.path] if config.nvme else []
     assert mounted == {config.arena.path, config.arena.client_path, "/run/kvtier/node", "/etc/kvtier", *paths}
 
 
@@ -67,7 +67,7 @@ def test_raw_device_is_named_to_the_store_and_not_mounted() -> None:
     volumes = {volume["name"]: volume for volume in daemon_set["spec"]["template"]["spec"]["volumes"]}
 
     assert config["nvme"]["devices"] == [
-        {"name": "disk1", "device": "/dev/disk/by-id/nvme-eui.0025384b21404b01", "initialize": "always"},
+        {"name": "disk1", "path": "/dev/disk/by-id/nvme-eui.0025384b21404b01", "initialize": "always"},
         {"name": "disk0", "path": "/media/disk0"},
     ]
     assert [name for name in volumes if name.startswith("media")] == ["media-1"]
