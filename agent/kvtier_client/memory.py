@@ -73,10 +73,12 @@ def aligned_buffer(size: int) -> npt.NDArray[np.uint8]:
 def aligned_pages(count: int, size: int) -> npt.NDArray[np.uint8]:
     """`count` rows of `size` bytes of zeros; each row begins at a page. Its memory is there before the first use.
 
-    Raises ValueError unless there is at least one byte.
+    Raises ValueError unless a row has at least one byte.
     """
-    if count < 1 or size < 1:
+    if count < 0 or size < 1:
         raise ValueError(f"a buffer has at least one byte, not {count} times {size}")
+    if not count:
+        return np.empty((0, size), np.uint8)
     stride = -(-size // PAGE_BYTES) * PAGE_BYTES
     memory = mmap.mmap(-1, count * stride, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if count * stride >= _HUGE_PAGE_BYTES:

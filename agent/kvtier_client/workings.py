@@ -72,8 +72,8 @@ class Options:
 
     def check_staging(self, size: int) -> None:
         """Raise ValueError unless an area of this size can be had."""
-        if not 0 < size <= self.staging_bytes:
-            raise ValueError(f"staging is to be had from 1 to {self.staging_bytes} bytes at once, not {size}")
+        if not 0 <= size <= self.staging_bytes:
+            raise ValueError(f"staging is to be had up to {self.staging_bytes} bytes at once, not {size}")
 
 
 class Workings:
