@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from . import jobs
-from .arena_format import SLOT_HEADER_BYTES, Geometry
+from .arena_format import CHUNK_TARGET_BYTES, SLOT_HEADER_BYTES, Geometry
 from .chunks import Chunk
 from .core import Core, Pool
 from .errors import DeviceError, JobFailed, MoverDied
@@ -20,6 +21,7 @@ from .policy import (
     Grow,
     NoRoom,
     RoomView,
+    chunk_target_bytes,
     decide_exchange,
     decide_growth,
     decide_room,
@@ -32,6 +34,8 @@ _FULL_S: Final = 30.0
 """After the mount refused a chunk, take what there is for the capacity this long."""
 _SHORT_S: Final = 5.0
 """A class that had no free slot is short of room for so long."""
+_COMPARE_PART: Final = 4
+"""Classes are compared whenever this part of a chunk was evicted."""
 _DROP_ATTEMPTS: Final = 3
 _CLEAR_PAGES: Final = 256
 """Evicted at a stretch: a small part of a millisecond."""
@@ -48,6 +52,8 @@ class Room:
         self._full_bytes, self._full_until = 0, 0.0
         self._short: dict[tuple[str, int], float] = {}
         """By pool and class, when it last had no free slot."""
+        self._evicted: Counter[str] = Counter()
+        """By pool, how many pages had been evicted when its classes were last compared."""
 
     def max_slots(self, pool: PoolView) -> int:
         """How many slots of the pool may be in use: the index has memory for so many pages."""
@@ -93,6 +99,10 @@ class Room:
             self._core.tasks.start("grow", self._resize(pool, slot_bytes, self._core.chunks.pool_bytes(pool.uid)))
         elif cut is None and not free:
             self._core.nvme.relieve(pool, slot_bytes)
+            since = pool.index.evicted_pages - self._evicted[pool.uid]
+            if since * slot_bytes > chunk_target_bytes(pool.dram_quota, CHUNK_TARGET_BYTES) // _COMPARE_PART:
+                self._evicted[pool.uid] = pool.index.evicted_pages
+                self._core.tasks.start("exchange", self._exchange_now())
 
     async def trim(self) -> None:
         """Give back retired chunks, and what lowered quotas and capacity no longer allow, if idle. Raises JobFailed."""
@@ -145,6 +155,13 @@ class Room:
             except MoverDied:
                 if attempt == _DROP_ATTEMPTS:
                     raise
+
+    async def _exchange_now(self) -> None:
+        async with self._growth:
+            try:
+                await self._exchange()
+            except JobFailed as error:
+                log("arena.exchange_failed", error=error)
 
     async def _exchange(self) -> None:
         """Move memory of a pool that is full from classes of pages that went cold to those that are short of it."""
