@@ -86,6 +86,10 @@ impl Index {
                 self.unpin(page);
                 break;
             }
+            if !self.pages[page].is_on_nvme() {
+                self.unpin(page); // It went with what was evicted, its block's last full page.
+                continue;
+            }
             let has_slot = self.take_slot(page, now);
             assert!(has_slot, "a free slot could not be taken");
             let it = &self.pages[page];

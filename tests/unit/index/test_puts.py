@@ -21,7 +21,9 @@ def states(pool: Pool, names: str, parent: str | None = None, keys: Sequence[Key
     return pool.index.check_put(LAYOUT, hash_of(parent) if parent else None, pool.given(names, keys))
 
 
-def refusal(pool: Pool, names: str, parent: str | None = None, keys: Sequence[Key] = (KEY,), size: int = SLOT) -> tuple[str, int]:
+def refusal(
+    pool: Pool, names: str, parent: str | None = None, keys: Sequence[Key] = (KEY,), size: int = SLOT
+) -> tuple[str, int]:
     """Code and place of the refusal, the same of both calls."""
     pages, above = pool.given(names, keys, size), hash_of(parent) if parent else None
     with pytest.raises(Refused) as checked:

@@ -153,6 +153,8 @@ class Run:
         pages = self.dice.sample(below, min(len(below), self.dice.randint(0, 6)))
         expected = []
         for page in pages:
+            if page.nvme is None:
+                continue
             page.pins += 1
             if self.model.used == SLOTS:
                 victim = self.model.victim(lambda _: False)
@@ -160,14 +162,17 @@ class Run:
                     page.pins -= 1
                     break
                 self.model.evict(victim)
+            if page.nvme is None:
+                self.model.unpin(page)
+                continue
             page.filling = True
             expected.append(page)
         plan = self.index.read_plan([page.number for page in pages], 3 * SLOT, 2, SLOT, 1.0)
         assert sorted(number for read in plan for number in read[3]) == sorted(page.number for page in expected)
         for segment, offset, length, numbers in plan:
-            places = [self.index.place_of(number) or (0, 0, 0) for number in numbers]
-            assert all(place[0] == segment for place in places)
-            assert (offset, offset + length) == (places[0][1], places[-1][1] + SLOT)
+            # A page may have gone with what was evicted for a later one.
+            places = [place for number in numbers if (place := self.index.place_of(number))]
+            assert all(place[0] == segment and offset <= place[1] < offset + length for place in places)
         self.reads += expected
 
     def finish_read(self) -> None:
