@@ -74,14 +74,14 @@ class Room:
         """
         core = self._core
         core.nvme.relieve(pool, slot_bytes)
-        step = decide_room(self._view(pool), slot_bytes, self._chunk_views())
+        step = decide_room(self._view(pool), slot_bytes, list(self._chunk_views()))
         if isinstance(step, NoRoom):
             return step
         if isinstance(step, Await):
             if not await pool.progress.wait(deadline):
                 return NoRoom("what is in dram was not written to nvme in time")
             return None
-        resize = core.tasks.start("resize", self._resize(pool, slot_bytes, core.chunks.pool_bytes(pool.uid)))
+        resize = core.tasks.start("resize", self._resize(pool, step, core.chunks.pool_bytes(pool.uid)))
         remaining = deadline - asyncio.get_running_loop().time()
         if not (await asyncio.wait((resize,), timeout=max(0.0, remaining)))[0]:
             return NoRoom("a chunk was not made or given back in time")
@@ -96,7 +96,7 @@ class Room:
             return
         cut = decide_growth(self._view(pool), slot_bytes)
         if cut is not None and free * 2 < cut.slots:
-            self._core.tasks.start("grow", self._resize(pool, slot_bytes, self._core.chunks.pool_bytes(pool.uid)))
+            self._core.tasks.start("grow", self._resize(pool, Grow(cut), self._core.chunks.pool_bytes(pool.uid)))
         elif cut is None and not free:
             self._core.nvme.relieve(pool, slot_bytes)
             since = pool.index.evicted_pages - self._evicted[pool.uid]
@@ -189,7 +189,7 @@ class Room:
             capacity,
             core.file_alignment,
             crowded=pool.index.slots_in_use >= self.max_slots(pool),
-            busy=pool.filling > 0 or core.nvme.writing(pool),
+            busy=pool.filling > 0 or self._growth.locked() or core.nvme.writing(pool),
         )
 
     def _chunk_views(self) -> Iterator[ChunkView]:
@@ -200,24 +200,24 @@ class Room:
         files = self._core.chunks.files
         return (ChunkView(pool.uid, *chunk) for chunk in pool.index.chunks() if chunk[0] in files)
 
-    async def _resize(self, pool: Pool, slot_bytes: int, bytes_before: int) -> None:
+    async def _resize(self, pool: Pool, step: Grow | GiveBack, bytes_before: int) -> None:
         """Make or give back one chunk, unless someone has since."""
         core = self._core
         async with self._growth:
             if core.chunks.pool_bytes(pool.uid) != bytes_before:
                 return
-            step = decide_room(self._view(pool), slot_bytes, self._chunk_views())
             try:
                 if isinstance(step, Grow):
                     await self._grow(pool, step.cut)
-                elif isinstance(step, GiveBack):
-                    await self.give_back(core.chunks.files[step.chunk])
+                elif (chunk := core.chunks.files.get(step.chunk)) is not None:
+                    await self.give_back(chunk)
             except DeviceError as error:
                 self._full_bytes = core.chunks.total_bytes
                 self._full_until = asyncio.get_running_loop().time() + _FULL_S
                 log("arena.full", bytes=self._full_bytes, capacity=core.config.arena.capacity, error=error)
             except JobFailed as error:
                 log("arena.resize_failed", pool=pool.uid, error=error)
+        pool.progress.fire()
 
     async def _grow(self, pool: Pool, cut: Geometry) -> None:
         core = self._core

@@ -137,7 +137,8 @@ def test_put_with_everything_held_says_what_it_could_not_store(make_store: MakeS
         reply = client.put(None, more, deadline_ms=5_000)
         assert 0 < reply.stored_pages < 100
         assert reply.reached is None
-        again = client.put(None, chain("again", 100, size=100_000), deadline_ms=5_000)
+        client.get(hashes_of(more))
+        again = client.put(None, chain("again", 100, size=80_000), deadline_ms=5_000)
         assert isinstance(again, Refused)
         assert again.code == RefusalCode.NO_ROOM
         assert client.get(hashes_of(blocks)).blocks == 100
