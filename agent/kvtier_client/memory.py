@@ -16,6 +16,7 @@ PAGE_BYTES: Final = mmap.PAGESIZE
 _MADV_POPULATE_READ: Final = 22
 _MADV_POPULATE_WRITE: Final = 23
 _HUGE_PAGE_BYTES: Final = 2 << 20
+_POPULATE_BYTES: Final = 4 << 20
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -40,9 +41,14 @@ def map_readonly(descriptor: int, size: int) -> memoryview:
 
 
 def populate_for_reading(view: memoryview) -> None:
-    """Fill the page tables of a mapping, so that its first reader does not fault. Lets other threads run."""
-    if not _populate(view, _MADV_POPULATE_READ):
-        np.frombuffer(view, np.uint8)[::PAGE_BYTES].max()
+    """Fill the page tables of a mapping, so that its first reader does not fault. Lets other threads run.
+
+    In steps, since whoever maps memory meanwhile waits for one.
+    """
+    for begin in range(0, view.nbytes, _POPULATE_BYTES):
+        step = view[begin : begin + _POPULATE_BYTES]
+        if not _populate(step, _MADV_POPULATE_READ):
+            np.frombuffer(step, np.uint8)[::PAGE_BYTES].max()
 
 
 def populate_for_writing(view: memoryview) -> None:
