@@ -190,8 +190,7 @@ def test_quota_on_nvme_bounds_the_pools_segments(make_store: MakeStore) -> None:
     store.config["pools"] = [store.pool_config(nvmeQuota="10Mi")]
     with store.start().connect() as client:
         fill(client, 12)
-        assert sum(segment.stat().st_size for segment in store.segments()) <= 10 << 20
-        assert len(store.segments()) >= 7
+        assert 6 << 20 <= store.nvme_bytes() <= 10 << 20
         last = chain("filler-11", 32)
         assert client.read_all(hashes_of(last)) == data_of(last)
         assert client.lookup(hashes_of(chain("filler-0", 32))).whole_blocks == 0
