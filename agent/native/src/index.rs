@@ -740,3 +740,71 @@ fn extend_padded(packed: &mut Vec<u8>, hash: &[u8]) {
     packed.extend_from_slice(hash);
     packed.resize(packed.len() + MAX_HASH_BYTES - hash.len(), 0);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{LAYOUT, find, hash, index, reserve, store};
+
+    #[test]
+    fn cut_takes_all_below_and_pinned_pages_later() {
+        let mut index = index(8);
+        let pages = store(&mut index, None, &[1, 2, 3]);
+        store(&mut index, Some(2), &[4]);
+        index.pin(pages[2]);
+        let mut before = Vec::new();
+        index.pack_ref(pages[2], &mut before);
+        index.cut(pages[1]);
+        index.check();
+        assert_eq!((find(&index, &[1, 2]), index.slots.used), ((1, 1), 2));
+        let mut after = Vec::new();
+        index.pack_ref(pages[2], &mut after);
+        assert_eq!(before, after);
+        index.unpin(pages[2]);
+        index.check();
+        assert_eq!((index.slots.used, index.pages.live()), (1, 1));
+    }
+
+    #[test]
+    fn cut_in_steps_leaves_a_whole_tree_after_each() {
+        let mut index = index(32);
+        let pages = store(&mut index, None, &[1, 2, 3]);
+        for branch in [10, 20, 30] {
+            store(&mut index, Some(2), &[branch, branch + 1]);
+        }
+        let mut steps = 0;
+        while index.pages[pages[0]].is(ALIVE) {
+            assert!(index.cut_some(pages[0], 2) > 0);
+            index.check();
+            steps += 1;
+        }
+        assert_eq!((steps, index.blocks), (5, 0));
+    }
+
+    #[test]
+    fn deleted_slots_wait_for_their_clearing() {
+        let mut index = index(4);
+        store(&mut index, None, &[1, 2]);
+        let filling = reserve(&mut index, Some(2), &[3]);
+        let (hashes, slots) = index.delete(&LAYOUT, &hash(1));
+        assert_eq!((hashes.len(), slots.len(), index.slots.used), (96, 2, 3));
+        assert_eq!(index.commit(&filling, &[0; 16]), Ok(0));
+        assert_eq!(index.take_late().len(), 1);
+        index.free_deleted(&slots);
+        index.check();
+        assert_eq!(index.slots.used, 1);
+    }
+
+    #[test]
+    fn kept_page_is_pinned_once_and_until_the_last_time_said() {
+        let mut index = index(4);
+        let pages = store(&mut index, None, &[1]);
+        index.keep(pages[0], 10);
+        index.keep(pages[0], 20);
+        index.unpin_expired(15);
+        assert_eq!((index.pages[pages[0]].pins, index.pinned_bytes), (1, 4096));
+        index.check();
+        index.unpin_expired(20);
+        assert_eq!((index.pages[pages[0]].pins, index.pinned_bytes), (0, 0));
+    }
+}
