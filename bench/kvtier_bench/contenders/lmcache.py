@@ -1,7 +1,7 @@
 """LMCache's multiprocess server without a GPU: its engine-driven transfer over shared memory, with its own client.
 
-A page is one chunk of tokens of a model of a single layer, and is copied in one piece between its shared memory and ours:
-its own way there, block by block, is several times slower on a CPU.
+A page is one chunk of tokens of a model of a single layer, copied in one piece between its shared memory and ours: its
+own way there, block by block, is slower on a CPU.
 """
 
 from __future__ import annotations
