@@ -7,6 +7,7 @@ half as much as clients do at most.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -21,7 +22,7 @@ from .books import Books
 from .cleaning import KEEP_SHARE, decide_keep, decide_merge, is_fragmented
 from .devices import Device, Priority
 from .keeper import Keeper
-from .placement import Grown, Segment, SegmentState, Spot, Want, fit
+from .placement import Grown, Segment, SegmentState, Spot, Want
 from .segments import run_header_bytes, run_places
 from .writer import Writer
 
@@ -31,6 +32,10 @@ _SPARE_UNITS: Final = 2
 _MERGES_AT_ONCE: Final = 8
 """Chains in one step."""
 _RETRIES: Final = 2
+_FULL_SHARE: Final = 0.88
+"""Of a quota: with more payload than this, pages have to go for others to come."""
+_COMPACT_SHARE: Final = 0.75
+"""Of a unit: one that is fuller is not moved for the rest."""
 
 
 class Cleaner:
@@ -40,7 +45,10 @@ class Cleaner:
         self._books, self._keeper, self._writer = books, keeper, writer
         self._written: Counter[str] = Counter()
         """By pool, payload bytes that were moved."""
+        self._seen: Counter[str] = Counter()
+        """By pool, what clients had written at the last step."""
         self._moving = asyncio.Lock()
+        keeper.compact = self.compact
 
     def forget(self, pool: PoolView) -> None:
         """The pool is purged."""
@@ -93,15 +101,45 @@ class Cleaner:
         return True
 
     async def _free_ahead(self, pool: PoolView) -> bool:
-        """Keep some units free for what clients write next; whether one was freed."""
-        device = self._short_of_units(pool)
+        """Keep some units free for what clients write next, while they write; whether one was freed."""
+        written = pool.counters["bytes_written_nvme"]
+        idle = written == self._seen[pool.uid]
+        self._seen[pool.uid] = written
+        device = None if idle else self._short_of_units(pool)
         if device is None:
             return False
+        if self._emptiest(pool, device) is not None:
+            return await self.compact(pool, device, may_make=True)
         victim = self._keeper.victim(pool, device) or self._keeper.victim(pool)
         if victim is None:
             return False
-        await self._rescue(pool, victim)
+        await self._rescue(pool, victim, KEEP_SHARE, may_make=True)
         return victim.io == 0 and victim.state is SegmentState.SEALED and await self._keeper.free(pool, victim)
+
+    async def compact(self, pool: PoolView, device: Device, *, may_make: bool = False) -> bool:
+        """Free a unit whose pages fit elsewhere. False: there is none."""
+        victim = self._emptiest(pool, device)
+        if victim is None:
+            return False
+        await self._rescue(pool, victim, math.inf, may_make=may_make)
+        if pool.index.segment_live(victim.number)[0]:
+            return False
+        return victim.io == 0 and victim.state is SegmentState.SEALED and await self._keeper.free(pool, victim)
+
+    def _emptiest(self, pool: PoolView, device: Device) -> Segment | None:
+        """The sealed unit with the fewest bytes, if these may be moved; None: the pool is full of what it keeps."""
+        quota = self._keeper.quota_units(pool, device.unit_bytes) * device.unit_bytes
+        if pool.index.nvme_bytes > _FULL_SHARE * quota:
+            return None
+        live = {
+            it: pool.index.segment_live(it.number)[1]
+            for it in self._books.space(pool.uid).segments.values()
+            if it.state is SegmentState.SEALED and it.staged and it.io == 0 and it.device is device
+        }
+        emptiest = min(live, key=lambda it: live[it], default=None)
+        if emptiest is None or live[emptiest] > min(self.budget_bytes(pool), int(_COMPACT_SHARE * device.unit_bytes)):
+            return None
+        return emptiest
 
     def _short_of_units(self, pool: PoolView) -> Device | None:
         """A device on which the pool could not make its next segments."""
@@ -120,13 +158,13 @@ class Cleaner:
                 return device
         return None
 
-    async def _rescue(self, pool: PoolView, victim: Segment) -> None:
-        """Move what is worth more than the pool's mean out of a unit that is about to be freed."""
+    async def _rescue(self, pool: PoolView, victim: Segment, share: float, *, may_make: bool) -> None:
+        """Move up to `share` of a unit that is about to be freed: what is worth more than the pool's mean, or all."""
         pages = pool.index.segment_pages(victim.number)
-        limit = min(int(KEEP_SHARE * victim.unit_bytes), self.budget_bytes(pool))
+        limit = min(int(min(share, 1.0) * victim.unit_bytes), self.budget_bytes(pool))
         if not pages or limit <= 0:
             return
-        mean = self._mean_worth(pool)
+        mean = -math.inf if share == math.inf else self._mean_worth(pool)
         sizes = [place[2] if (place := pool.index.place_of(page)) is not None else 0 for page in pages]
         kept = decide_keep(sizes, pool.index.worth(pages), mean, limit)
         for names in _neighbours(pool, [pages[index] for index in kept]):
@@ -134,7 +172,7 @@ class Cleaner:
                 again = _still_there(pool, names, victim)
                 if not again:
                     break
-                if await self._move(pool, again, []) is None:
+                if await self._move(pool, again, [], may_make=may_make) is None:
                     return
 
     def _mean_worth(self, pool: PoolView) -> float:
@@ -143,16 +181,20 @@ class Cleaner:
         return sum(it[2] for it in live) / pages if pages else 0.0
 
     async def _move(
-        self, pool: PoolView, pages: Sequence[int], parents: Sequence[tuple[int, int]]
+        self, pool: PoolView, pages: Sequence[int], parents: Sequence[tuple[int, int]], *, may_make: bool | None = None
     ) -> tuple[int, list[tuple[int, int]]] | None:
-        """Lay the first of `pages` (one chain, in order) down as one run; how many, and its end. None: not now."""
+        """Lay the first of `pages` (one chain, in order) down as one run; how many, and its end. None: not now.
+
+        `may_make`: whether a segment may be made, or room for one; None: only where all of `pages` can lie together.
+        """
         async with self._moving:
             names = [_name(pool, page) for page in pages]
             refs = decode_refs(pool.index.refs(pages))
             want = Want([ref.size for ref in refs], refs[0].layout, parents)
-            count = fit(want.sizes, 8 << 20)
-            want = want._replace(sizes=want.sizes[:count])
-            spot = await self._writer.find_spot(pool, want)
+            if may_make is None:
+                spot = await self._writer.find_whole(pool, want)
+            else:
+                spot = await self._writer.find_spot(pool, want, may_make=may_make)
             if spot is None:
                 return None
             current = pool.index.refs(pages) if _all_there(pool, pages, names) else b""

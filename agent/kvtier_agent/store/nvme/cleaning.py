@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ..arena_format import PAGE, round_up
@@ -11,8 +12,6 @@ MERGE_RUNS: Final = 2
 """A chain may lie in so many pieces ..."""
 MERGE_WINDOW: Final = 16 << 20
 """... for each so many bytes of it."""
-KEEP_PIECE_BYTES: Final = 4 << 20
-"""A piece that is as large as one request is left where it is."""
 MAX_GAP: Final = 64 << 10
 KEEP_SHARE: Final = 1 / 3
 """Of a unit that is freed: moving more costs more writing than the client's writes pay for."""
@@ -54,15 +53,24 @@ def pieces_of(places: Sequence[Place | None]) -> list[Piece]:
 
 
 def decide_merge(places: Sequence[Place | None], budget_bytes: int) -> list[tuple[int, int]]:
-    """Page ranges to be written anew, each as one piece: neighbouring small pieces, the gains largest first."""
-    groups: list[list[Piece]] = [[]]
-    for piece in pieces_of(places):
-        small = piece.bytes < KEEP_PIECE_BYTES
-        joins = bool(groups[-1]) and groups[-1][-1].stop == piece.start
-        if small and joins and sum(it.bytes for it in groups[-1]) + piece.bytes <= MERGE_WINDOW:
-            groups[-1].append(piece)
-        else:
-            groups.append([piece] if small else [])
+    """Page ranges to be written anew, each as one piece, so that the chain has no more pieces than it may.
+
+    Neighbours are joined, the smallest first, which is the least writing. Nothing beyond the budget.
+    """
+    pieces = pieces_of(places)
+    allowed = MERGE_RUNS * max(1, -(-sum(it.bytes for it in pieces) // MERGE_WINDOW))
+    groups = [[it] for it in pieces]
+    while len(groups) > allowed:
+        joins = [
+            (sum(it.bytes for it in left + right), index)
+            for index, (left, right) in enumerate(pairwise(groups))
+            if left[-1].stop == right[0].start
+        ]
+        joins = [it for it in joins if it[0] <= MERGE_WINDOW]
+        if not joins:
+            break
+        _, index = min(joins)
+        groups[index : index + 2] = [groups[index] + groups[index + 1]]
     chosen = []
     for group in sorted((it for it in groups if len(it) > 1), key=lambda it: sum(p.bytes for p in it) / len(it)):
         size = sum(it.bytes for it in group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from ..errors import FormatRefused, JobFailed
@@ -35,6 +35,8 @@ class Keeper:
     def __init__(self, books: Books) -> None:
         self._books = books
         self._making = asyncio.Lock()
+        self.compact: Callable[[PoolView, Device], Awaitable[bool]] = _do_nothing
+        """Frees a unit, if that loses no page; makes no segment."""
 
     def quota_units(self, pool: PoolView, unit_bytes: int) -> int:
         """Units that the pool may have."""
@@ -55,7 +57,9 @@ class Keeper:
         """A new open segment on the device; None: there is no room, or it failed."""
         async with self._making:
             full = device.health.state is DeviceState.FULL
-            while full or not self._fits(pool, device):
+            while full or not self.fits(pool, device):
+                if await self.compact(pool, device):
+                    continue
                 victim = await self._next_victim(pool, device if full or device.free_units == 0 else None)
                 if victim is None or not await self.free(pool, victim):
                     return None
@@ -83,11 +87,12 @@ class Keeper:
         segment.state = SegmentState.OPEN
         before = books.space(pool.uid).open.get(device.name)
         books.space(pool.uid).open[device.name] = segment
-        if before is not None and not before.live_reservations:
-            self.seal_later(before)
+        if before is not None:
+            books.space(pool.uid).retire_top(before)
         return segment
 
-    def _fits(self, pool: PoolView, device: Device) -> bool:
+    def fits(self, pool: PoolView, device: Device) -> bool:
+        """Whether the pool may take another unit of the device."""
         books, size = self._books, device.unit_bytes
         used = books.used_bytes(pool.uid)
         return (
@@ -148,19 +153,20 @@ class Keeper:
         return True
 
     def _limit_open(self, pool: PoolView, device: Device) -> None:
-        """Seal the emptiest-handed segments where too many are open."""
+        """Where too many segments are open, seal those that have the least space left."""
         space = self._books.space(pool.uid)
-        limit = open_limit(self.quota_units(pool, device.unit_bytes), len(self._books.devices))
+        limit = open_limit(self.quota_units(pool, device.unit_bytes), device.unit_bytes, len(self._books.devices))
         full = [it for it in space.open_segments() if space.open.get(it.device.name) is not it]
-        full.sort(key=lambda it: it.number)
+        full.sort(key=lambda it: it.hole_bytes + it.reserved_bytes)
         for segment in full[: max(0, len(full) + len(space.open) - limit)]:
             self.seal_later(segment)
 
     def seal_idle(self, pool: PoolView) -> None:
-        """Seal full segments in which nothing is reserved any more."""
+        """Seal full segments in which nothing is reserved any more, and no space worth filling is left."""
         space = self._books.space(pool.uid)
         for segment in space.open_segments():
-            if not segment.live_reservations and space.open.get(segment.device.name) is not segment:
+            full = segment.hole_bytes < segment.unit_bytes // 32
+            if full and not segment.live_reservations and space.open.get(segment.device.name) is not segment:
                 self.seal_later(segment)
 
     def seal_later(self, segment: Segment) -> asyncio.Task[None] | None:
@@ -204,7 +210,8 @@ class Keeper:
         if over > 0:
             for segment in self._books.space(pool.uid).open_segments():
                 self._books.space(pool.uid).lapse_all(segment)
-            self.seal_idle(pool)
+                if self._books.space(pool.uid).open.get(segment.device.name) is not segment:
+                    self.seal_later(segment)
         while over > 0 and (victim := await self._next_victim(pool, None, _TRIM_SLACK)) is not None:
             if not await self.free(pool, victim):
                 return
@@ -217,3 +224,8 @@ class Keeper:
             known = marks.get(it.device.name, (it.device, 0))[1]
             marks[it.device.name] = it.device, max(known, it.mark)
         return all(await asyncio.gather(*(device.flush(mark) for device, mark in marks.values())))
+
+
+async def _do_nothing(pool: PoolView, device: Device) -> bool:
+    del pool, device
+    return False

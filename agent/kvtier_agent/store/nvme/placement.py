@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STRIPE_BYTES: Final = 16 << 20
 """So much of a chain lies on one device before the next takes over, where there are several."""
 MAX_RESERVE_BYTES: Final = 8 << 20
-"""And an eighth of a unit at most."""
+"""And a quarter of a unit at most."""
 MIN_RESERVE_BYTES: Final = 128 << 10
 _FIRST_FACTOR: Final = 16
 """A new chain's reservation is so many times its first run: most chains never grow."""
@@ -31,6 +31,7 @@ _WORTH_FILLING_BYTES: Final = 1 << 20
 """A rest of a segment that is smaller than this, and than the run, is left for smaller runs."""
 
 _STRIPE_ENDS: Final = 4096
+_MAX_OPEN_BYTES: Final = 2 << 30
 _GROWN: Final = 4096
 
 Tail = tuple[int, int]
@@ -52,7 +53,7 @@ class Segment:
 
     __slots__ = (
         "device", "entries", "holes", "id", "io", "layouts", "live_reservations", "mark", "number",
-        "owed_entries", "runs", "sealed_on_media", "staged", "state", "top", "unit", "unit_bytes",
+        "owed_entries", "reserved_bytes", "runs", "sealed_on_media", "staged", "state", "top", "unit", "unit_bytes",
     )  # fmt: skip
 
     def __init__(self, number: int, device: Device, unit: int, id_: SegmentId, unit_bytes: int) -> None:
@@ -69,6 +70,7 @@ class Segment:
         self.holes: list[tuple[int, int]] = []
         """Start and stop of what lapsed reservations left."""
         self.live_reservations = 0
+        self.reserved_bytes = 0
         self.io = 0
         """Jobs on it that are queued or under way."""
         self.mark = 0
@@ -76,6 +78,11 @@ class Segment:
         self.sealed_on_media = False
         self.staged = True
         """False: found on its device, and not in the index yet."""
+
+    @property
+    def hole_bytes(self) -> int:
+        """That lapsed reservations left."""
+        return sum(stop - start for start, stop in self.holes)
 
     def room(self, pages: int, layout: bytes) -> int:
         """Bytes left at the top for a run of so many pages, the summary's place kept free."""
@@ -108,6 +115,10 @@ class Want(NamedTuple):
     parents: Sequence[Tail]
     """Places of the pages that it hangs on, as far as they lie on nvme."""
 
+    def bytes_from(self, start: int) -> int:
+        """Of the pages from there on, as far as they are to lie together; the next runs."""
+        return min(STRIPE_BYTES, sum(round_up(size, PAGE) for size in self.sizes[start:]))
+
 
 class Spot(NamedTuple):
     """Where the first `pages` of a wanted run go."""
@@ -121,6 +132,8 @@ class Spot(NamedTuple):
     reservation: Reservation | None
     grows: bool
     striped: bool = False
+    follows: int = 0
+    """Bytes of the pages that are to be placed next."""
 
 
 class Grown(NamedTuple):
@@ -149,6 +162,11 @@ class Budget(NamedTuple):
         """Of all its reservations together: at most half of what is free, and nothing at 95 % full."""
         spare = self.free_bytes - self.quota_bytes // 20
         return max(0, min(self.free_bytes // 2, spare))
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether no hole is to be left unused."""
+        return self.free_bytes < self.quota_bytes // 4
 
 
 class Space:
@@ -183,9 +201,12 @@ class Space:
         while len(self.grown) > _GROWN:
             self.grown.popitem(last=False)
 
-    def find_reserved(self, want: Want) -> Spot | None:
-        """A place behind the run's chain, or in a hole."""
-        return self._behind_chain(want) or self._in_hole(want)
+    def find_reserved(self, want: Want, budget: Budget) -> Spot | None:
+        """A place behind the run's chain, or in a hole: any run's where space is short, else only a new chain's."""
+        spot = self.find_behind(want)
+        if spot is None and (budget.is_tight or self._parent_segment(want) is None):
+            spot = self._in_hole(want, tight=budget.is_tight)
+        return spot
 
     def device_for(self, want: Want, devices: Sequence[Device]) -> Device | None:
         """Whose turn it is where nothing is reserved: along the stripes of the run's chain, else the next one's."""
@@ -213,10 +234,12 @@ class Space:
             return None
         size = run_bytes(want.sizes[:pages])
         rest = STRIPE_BYTES - size if striped else STRIPE_BYTES
+        follows = want.bytes_from(pages)
         ahead = min(self._ahead(segment, size, budget, grows=bool(want.parents)), rest)
-        if pages == len(want.sizes) and segment.top > HEADER_BYTES and room - size < ahead // 2:
+        cramped = room < size + follows or (not follows and room - size < ahead // 2)
+        if segment.top > HEADER_BYTES and cramped and not budget.is_tight:
             return None
-        return Spot(segment, segment.top, pages, size, rest, None, grows=bool(want.parents), striped=striped)
+        return Spot(segment, segment.top, pages, size, rest, None, bool(want.parents), striped, follows)
 
     def place(self, spot: Spot, want: Want, budget: Budget, tails: Sequence[int]) -> None:
         """Count a run at its spot, and reserve what is behind it. `tails`: payload offsets of its last block's pages."""
@@ -247,6 +270,19 @@ class Space:
         for it in [it for it in self._reservations.values() if it.segment is segment]:
             self._lapse(it)
 
+    def retire_top(self, segment: Segment) -> None:
+        """No run is put on top of the segment any more: what is left there is a hole."""
+        entries = (segment.unit_bytes - segment.top) * max(1, segment.entries) // segment.top + 1
+        end = segment.limit(entries, b"") // PAGE * PAGE
+        if end - segment.top >= MIN_RESERVE_BYTES:
+            segment.owed_entries += entries
+            segment.holes.append((segment.top, end))
+            segment.top = end
+
+    def lapse_oldest(self, at_least: int) -> None:
+        """Give back so many bytes of what is reserved, the least recently used first."""
+        self._shrink_to(self.reserved_bytes - at_least)
+
     def forget(self, segment: Segment) -> None:
         """The segment takes no more runs."""
         self.lapse_all(segment)
@@ -255,12 +291,14 @@ class Space:
             if it is segment:
                 del self.open[name]
 
-    def _behind_chain(self, want: Want) -> Spot | None:
+    def find_behind(self, want: Want) -> Spot | None:
+        """A place in what is reserved behind the run's chain."""
         reservation = next((found for tail in want.parents if (found := self._by_tail.get(tail)) is not None), None)
         if reservation is None or reservation.stripe_left <= 0:
             return None
         segment = reservation.segment
-        limit = segment.limit(min(len(want.sizes), MAX_RUN_PAGES), want.layout)
+        more = max(0, min(len(want.sizes), MAX_RUN_PAGES) - reservation.owed)
+        limit = segment.limit(more, want.layout)
         if limit < segment.top:
             return None
         end = reservation.stop
@@ -271,29 +309,35 @@ class Space:
             return None
         size = run_bytes(want.sizes[:pages])
         rest = reservation.stripe_left - size if reservation.striped else STRIPE_BYTES
-        return Spot(segment, reservation.start, pages, size, rest, reservation, grows=True, striped=reservation.striped)
+        follows = want.bytes_from(pages)
+        return Spot(segment, reservation.start, pages, size, rest, reservation, True, reservation.striped, follows)
 
-    def _in_hole(self, want: Want) -> Spot | None:
-        """The smallest hole that takes a new chain's run whole."""
-        if self._parent_segment(want) is not None:
+    def _in_hole(self, want: Want, *, tight: bool) -> Spot | None:
+        """The smallest hole that takes the run whole; where space is short, else the largest that takes a good part."""
+        pages = fit(want.sizes, 2 * MAX_RUN_BYTES)
+        size = run_bytes(want.sizes[:pages])
+        holes = [
+            (stop - start, segment, index)
+            for segment in self.open_segments()
+            if segment.holes and segment.limit(max(0, pages - segment.owed_entries), want.layout) >= segment.top
+            for index, (start, stop) in enumerate(segment.holes)
+        ]
+        whole = [it for it in holes if it[0] >= size]
+        if whole:
+            _, segment, index = min(whole, key=lambda it: it[0])
+        elif tight and holes:
+            largest, segment, index = max(holes, key=lambda it: it[0])
+            pages = fit(want.sizes, largest)
+            if pages == 0 or largest < min(size // 4, _WORTH_FILLING_BYTES):
+                return None
+            size = run_bytes(want.sizes[:pages])
+        else:
             return None
-        size = run_bytes(want.sizes[:MAX_RUN_PAGES])
-        if size > MAX_RUN_BYTES or len(want.sizes) > MAX_RUN_PAGES:
-            return None
-        best: tuple[int, Segment, int] | None = None
-        for segment in self.open_segments():
-            if not segment.holes or segment.limit(len(want.sizes), want.layout) < segment.top:
-                continue
-            for index, (start, stop) in enumerate(segment.holes):
-                if stop - start >= size and (best is None or stop - start < best[0]):
-                    best = stop - start, segment, index
-        if best is None:
-            return None
-        _, segment, index = best
         start, stop = segment.holes.pop(index)
         if stop - start - size >= 2 * PAGE:
             segment.holes.append((start + size, stop))
-        return Spot(segment, start, len(want.sizes), size, STRIPE_BYTES, None, grows=False)
+        segment.owed_entries = max(0, segment.owed_entries - pages)
+        return Spot(segment, start, pages, size, STRIPE_BYTES, None, grows=bool(want.parents))
 
     def _parent_segment(self, want: Want) -> Segment | None:
         return next((found for number, _ in want.parents if (found := self.segments.get(number)) is not None), None)
@@ -309,9 +353,9 @@ class Space:
         if spot.stripe_left <= 0:
             return stop
         segment = spot.segment
-        wanted = (
-            min(self._ahead(spot.segment, spot.run_bytes, budget, grows=spot.grows), spot.stripe_left) // PAGE * PAGE
-        )
+        ahead = self._ahead(spot.segment, spot.run_bytes, budget, grows=spot.grows)
+        headers = run_header_bytes(MAX_RUN_PAGES) if spot.follows else 0
+        wanted = min(max(ahead, spot.follows + headers), spot.stripe_left) // PAGE * PAGE
         at_top = max(stop, old_stop) == segment.top
         if not at_top:
             return old_stop if old_stop - stop >= 2 * PAGE and wanted > 0 else stop
@@ -324,7 +368,7 @@ class Space:
 
     def _ahead(self, segment: Segment, size: int, budget: Budget, *, grows: bool) -> int:
         """Bytes to reserve behind a run of this size."""
-        most = min(MAX_RESERVE_BYTES, segment.unit_bytes // 8)
+        most = min(MAX_RESERVE_BYTES, segment.unit_bytes // 4)
         wanted = most if grows else min(most, _FIRST_FACTOR * size)
         return max(0, min(wanted, budget.reserve_bytes - self.reserved_bytes))
 
@@ -339,6 +383,7 @@ class Space:
             self._by_tail[tail] = reservation
         reservation.segment.live_reservations += 1
         reservation.segment.owed_entries += reservation.owed
+        reservation.segment.reserved_bytes += reservation.stop - reservation.start
         self.reserved_bytes += reservation.stop - reservation.start
 
     def _remove(self, reservation: Reservation) -> None:
@@ -347,6 +392,7 @@ class Space:
             self._by_tail.pop(tail, None)
         reservation.segment.live_reservations -= 1
         reservation.segment.owed_entries -= reservation.owed
+        reservation.segment.reserved_bytes -= reservation.stop - reservation.start
         self.reserved_bytes -= reservation.stop - reservation.start
 
     def _lapse(self, reservation: Reservation) -> None:
@@ -354,7 +400,7 @@ class Space:
         self._leave_hole(reservation.segment, reservation.start, reservation.stop)
 
     def _leave_hole(self, segment: Segment, start: int, stop: int) -> None:
-        if stop == segment.top:
+        if stop == segment.top and self.open.get(segment.device.name) is segment:
             segment.top = start
         elif stop - start >= 2 * PAGE:
             segment.holes.append((start, stop))
@@ -365,12 +411,11 @@ def fit(sizes: Sequence[int], room: int) -> int:
     payload = 0
     for count, size in enumerate(sizes[:MAX_RUN_PAGES]):
         payload += round_up(size, PAGE)
-        total = run_header_bytes(count + 1) + payload
-        if total > room or (total > MAX_RUN_BYTES and count):
+        if run_header_bytes(count + 1) + payload > room or (payload > MAX_RUN_BYTES and count):
             return count
     return min(len(sizes), MAX_RUN_PAGES)
 
 
-def open_limit(quota_units: int, devices: int) -> int:
+def open_limit(quota_units: int, unit_bytes: int, devices: int) -> int:
     """How many open segments a pool may have: each is read whole after a crash."""
-    return max(2 * devices, min(32, quota_units // 4))
+    return max(2 * devices, min(_MAX_OPEN_BYTES // unit_bytes, quota_units // 2))

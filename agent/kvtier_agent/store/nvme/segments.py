@@ -22,7 +22,7 @@ MEDIA_FORMAT: Final = 1
 HEADER_BYTES: Final = PAGE
 TRAILER_BYTES: Final = PAGE
 MAX_RUN_BYTES: Final = 8 << 20
-"""Of a run, unless it is a single larger page."""
+"""Of a run's payloads, unless it is a single larger page."""
 MAX_RUN_PAGES: Final = 1000
 """One vectored call takes 1,024 pieces."""
 NONCE_BYTES: Final = 8

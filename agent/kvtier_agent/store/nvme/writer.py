@@ -233,14 +233,34 @@ class Writer:
             queue.groups.move_to_end(key)
         return taken
 
-    async def find_spot(self, pool: PoolView, want: Want) -> Spot | None:
-        """Where the run goes; None: nowhere now."""
+    async def find_whole(self, pool: PoolView, want: Want) -> Spot | None:
+        """Where the wanted pages lie together, in what is free now; None: nowhere."""
         space = self._books.space(pool.uid)
-        spot = space.find_reserved(want)
+        ample = self._keeper.budget(pool)
+        ample = ample._replace(free_bytes=max(ample.free_bytes, ample.quota_bytes))
+        spot = space.find_behind(want)
+        if spot is not None:
+            return spot
+        devices = [it for it in self._books.devices if it.health.writable]
+        device = space.device_for(want, devices)
+        if device is None:
+            return None
+        for _ in range(2):
+            spot = space.on_top(want, device, ample, striped=len(devices) > 1)
+            if spot is not None or not self._keeper.fits(pool, device):
+                return spot
+            if await self._keeper.make_segment(pool, device) is None:
+                return None
+        return None
+
+    async def find_spot(self, pool: PoolView, want: Want, *, may_make: bool = True) -> Spot | None:
+        """Where the run goes; None: nowhere now. `may_make`: a segment, if there has to be a new one."""
+        space = self._books.space(pool.uid)
+        budget = self._keeper.budget(pool)
+        spot = space.find_reserved(want, budget)
         if spot is not None and spot.segment.device.health.writable:
             return spot
         devices = [it for it in self._books.devices if it.health.writable]
-        budget = self._keeper.budget(pool)
         striped = len(devices) > 1
         first = space.device_for(want, devices)
         if first is None:
@@ -250,7 +270,12 @@ class Writer:
             spot = space.on_top(want, device, budget, striped=striped)
             if spot is not None:
                 return spot
-            if await self._keeper.make_segment(pool, device) is not None:
+            if not self._keeper.fits(pool, device) and space.reserved_bytes:
+                space.lapse_oldest(max(space.reserved_bytes // 4, sum(want.sizes[:MAX_RUN_PAGES])))
+                spot = space.find_reserved(want, budget._replace(free_bytes=0))
+                if spot is not None:
+                    return spot
+            if may_make and await self._keeper.make_segment(pool, device) is not None:
                 spot = space.on_top(want, device, budget, striped=striped)
                 if spot is not None:
                     return spot

@@ -63,7 +63,7 @@ class World:
         while sizes:
             pages = self.chains.setdefault(chain, [])
             want = Want(sizes, LAYOUT, pages[-1:])
-            spot = self.space.find_reserved(want)
+            spot = self.space.find_reserved(want, self.budget)
             if spot is None:
                 device = self.space.device_for(want, self.devices)
                 assert device is not None
@@ -102,7 +102,7 @@ def test_run_takes_the_pages_that_fit() -> None:
     assert fit([PAGE] * 10, run_bytes([PAGE] * 7)) == 7
     assert fit([PAGE] * 10, run_bytes([PAGE] * 7) - 1) == 6
     assert fit([PAGE] * 5000, 1 << 40) == 1000
-    assert fit([MIB] * 10, 1 << 40) == 7
+    assert fit([MIB] * 10, 1 << 40) == 8
     assert fit([32 * MIB] * 2, 1 << 40) == 1
     assert fit([MIB], PAGE) == 0
 
@@ -132,7 +132,7 @@ def test_chain_put_at_once_is_contiguous_in_each_segment() -> None:
     world = World()
     world.put(0, [MIB] * 256)
     world.check()
-    assert world.pieces(0, MIB) <= 256 * MIB // UNIT + 1
+    assert world.pieces(0, MIB) <= 256 * MIB // (UNIT - 8 * MIB) + 2
 
 
 def test_long_chain_alternates_over_devices() -> None:
@@ -237,12 +237,13 @@ def test_pieces_go_across_run_headers_only() -> None:
     ]
 
 
-def test_merge_takes_small_neighbours_and_leaves_large_pieces() -> None:
+def test_merge_joins_the_smallest_neighbours_until_the_pieces_are_few() -> None:
     small = [(1, (2 * index + 1) * MIB, 512 << 10) for index in range(4)]
     large = [(2, index * MIB, MIB) for index in range(6)]
-    assert decide_merge([*small, *large, *small], 1 << 40) == [(0, 4), (10, 14)]
-    assert decide_merge([*small, *large, *small], 3 * MIB) == [(0, 4)]
+    assert decide_merge([*small, *large], 1 << 40) == [(0, 4)]
+    assert decide_merge([*small, *large], MIB) == []
     assert decide_merge(large, 1 << 40) == []
+    assert decide_merge([*small, None, *small], 1 << 40) == [(0, 4), (5, 9)]
 
 
 def test_best_pages_of_a_unit_are_kept_within_the_limit() -> None:
