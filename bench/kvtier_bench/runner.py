@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kvtier_bench.context import Options, Scenario, open_context
 from kvtier_bench.figures import CannotRun, Figure
 
 
-def run_all(scenarios: Sequence[Scenario], options: Options, say: Callable[[str], None]) -> list[Figure]:
-    """Figures of all scenarios; every key of each is among them, measured or with its reason."""
-    figures: list[Figure] = []
+def run_all(
+    scenarios: Sequence[Scenario], options: Options, say: Callable[[str], None]
+) -> Iterator[tuple[Scenario, list[Figure]]]:
+    """Each scenario with its figures, as it ends; every key of it is among them, measured or with its reason."""
     for number, scenario in enumerate(scenarios, 1):
         say(f"[{number}/{len(scenarios)}] {scenario.name}: {scenario.what}")
         began = time.monotonic()
-        figures += run_one(scenario, options, say)
+        figures = run_one(scenario, options, say)
         say(f"  took {time.monotonic() - began:.0f} s")
-    return figures
+        yield scenario, figures
 
 
 def run_one(scenario: Scenario, options: Options, say: Callable[[str], None]) -> list[Figure]:
