@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from kvtier_bench.context import Options, Scenario, open_context
 from kvtier_bench.figures import CannotRun, Figure
+
+_LONGEST: Final = 300
 
 
 def run_all(
@@ -32,9 +35,9 @@ def run_one(scenario: Scenario, options: Options, say: Callable[[str], None]) ->
                 figures.append(figure)
                 say(f"  {describe(figure)}")
     except CannotRun as error:
-        reason = str(error)
+        reason = shortened(str(error))
     except Exception as error:  # whatever one scenario meets, the others are still measured
-        reason = f"{type(error).__name__}: {error}"
+        reason = shortened(f"{type(error).__name__}: {error}")
         say(traceback.format_exc())
     measured = {figure.key for figure in figures}
     for key in scenario.keys:
@@ -42,6 +45,12 @@ def run_one(scenario: Scenario, options: Options, say: Callable[[str], None]) ->
             figures.append(Figure(key, scenario.what, None, reason=reason))
             say(f"  {key}: not measured: {reason}")
     return figures
+
+
+def shortened(text: str) -> str:
+    """The text in one line, its middle left out where it is long. Pure."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
 
 
 def describe(figure: Figure) -> str:

@@ -9,7 +9,7 @@ import pytest
 from kvtier_bench.context import Context, Options, Scenario
 from kvtier_bench.figures import BARS, CannotRun, Figure
 from kvtier_bench.report import Report, markdown, print_table, read_json, verdict, with_results, write_json
-from kvtier_bench.runner import run_all
+from kvtier_bench.runner import run_all, shortened
 from kvtier_bench.scenarios import SCENARIOS
 from rich.console import Console
 
@@ -132,6 +132,13 @@ def test_every_key_of_a_failed_scenario_is_reported_and_the_next_one_runs(tmp_pa
     assert figures["d"].reason == "RuntimeError: broken"
     assert any("not measured: no root here" in line for line in said)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_reason_is_one_line_with_both_its_ends() -> None:
+    text = shortened("the store ended\n" + "x\n" * 400 + "ModuleNotFoundError: gone")
+    assert text.startswith("the store ended x x")
+    assert text.endswith("ModuleNotFoundError: gone")
+    assert len(text) < 320
 
 
 def test_every_bar_has_a_scenario_that_measures_it() -> None:
