@@ -53,12 +53,16 @@ class Kind(Enum):
     DELETED = auto()
 
 
+Event = tuple[Kind, frozenset[PageKey] | frozenset[BlockKey]]
+"""A mark, and the pages or blocks that it is about."""
+
+
 @dataclass
 class Marks:
     """What was acknowledged while a disk was recorded, by the mark that it left there. Thread-safe; a Witness."""
 
     device: FaultyFolder
-    events: list[tuple[Kind, frozenset[PageKey] | frozenset[BlockKey]]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stored(self, plan: PutPlan, reach: Reach) -> None:
@@ -91,7 +95,7 @@ class Recorded:
     base: Path
     raw: bool
     recording: Recording
-    events: list[tuple[Kind, frozenset[PageKey] | frozenset[BlockKey]]]
+    events: list[Event]
     ledger: Ledger
     """All blocks that were ever sent."""
     promised_before: frozenset[PageKey]
@@ -114,7 +118,7 @@ class Recorded:
         last = self._events_before(cut)[-LAST_ACKNOWLEDGED:]
         return {key.block if isinstance(key, PageKey) else key for _, about in last for key in about}
 
-    def _events_before(self, cut: int) -> list[tuple[Kind, frozenset[PageKey] | frozenset[BlockKey]]]:
+    def _events_before(self, cut: int) -> list[Event]:
         return [self.events[number] for number in sorted(self.recording.marks_before(cut))]
 
     def random_cut(self, rng: random.Random) -> int:
