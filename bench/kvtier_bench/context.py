@@ -13,6 +13,7 @@ from typing import Final
 
 from kvtier_bench.figures import CannotRun, Figure
 from kvtier_bench.iogroup import IoGroup
+from kvtier_bench.loopdevice import unmount_below
 from kvtier_bench.store import Store, StoreSpec
 
 SHARED_MEMORY: Final = Path("/dev/shm")
@@ -82,6 +83,7 @@ def open_context(options: Options, say: Callable[[str], None]) -> Iterator[Conte
     for place in (options.scratch, SHARED_MEMORY):
         for folder in place.glob(f"{PREFIX}-*"):
             if not Path("/proc", folder.name.removeprefix(f"{PREFIX}-").partition("-")[0]).exists():
+                unmount_below(folder)
                 shutil.rmtree(folder, ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=own, dir=options.scratch) as disk,

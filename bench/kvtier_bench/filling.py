@@ -15,6 +15,7 @@ from kvtier_bench.workload import LAYOUT, Payloads, chain_hashes
 PAGE_BYTES: Final = 4096
 CHAIN_BLOCKS: Final = 2048
 _SAY_EVERY_S: Final = 20.0
+_LONGEST_S: Final = 1800.0
 
 
 def fill_blocks(client: Client, blocks: int, say: Callable[[str], None], first: int = 0) -> None:
@@ -30,6 +31,8 @@ def fill_blocks(client: Client, blocks: int, say: Callable[[str], None], first: 
         stored = client.put(LAYOUT, None, payloads.pages(chain_hashes(chain, CHAIN_BLOCKS)), reach=reach)
         if stored.reached is None:
             raise CannotRun(f"a put of {CHAIN_BLOCKS} blocks was not taken; misses: {dict(client.misses)}")
+        if time.monotonic() - began > _LONGEST_S:
+            raise CannotRun(f"{(chain + 1) * CHAIN_BLOCKS:,} of {blocks:,} blocks were stored in {_LONGEST_S:.0f} s")
         if time.monotonic() - said > _SAY_EVERY_S:
             said = time.monotonic()
             done = (chain + 1) * CHAIN_BLOCKS

@@ -29,6 +29,14 @@ def mounted_loop(folder: Path, size: int) -> Iterator[Path]:
         yield mount_point
 
 
+def unmount_below(folder: Path) -> None:
+    """Unmount, and detach, what a run that was killed left mounted there."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        mount_point = line.split()[1]
+        if mount_point.startswith(f"{folder}/"):
+            subprocess.run(["umount", "-d", mount_point], check=False, timeout=60)
+
+
 def _run(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout

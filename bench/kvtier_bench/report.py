@@ -6,13 +6,15 @@ import contextlib
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from kvtier_bench.figures import BARS, Figure
+
+RESULTS_HEADING: Final = "\n## Results\n"
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -119,6 +121,17 @@ def markdown(report: Report) -> str:
         cells = (f"{figure.what} (`{figure.key}`)", _value(figure), str(BARS.get(figure.key, "")), beside)
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def with_results(page: str, tables: str) -> str:
+    """The page with `tables` in place of all that follows its heading `## Results`. Pure.
+
+    Raises ValueError when it has none.
+    """
+    before, heading, _ = page.partition(RESULTS_HEADING)
+    if not heading:
+        raise ValueError(f"the page has no line {RESULTS_HEADING.strip()!r}")
+    return f"{before}{heading}\n{tables}"
 
 
 def _value(figure: Figure) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from kvtier_client.client import Client
+from kvtier_client.protocol.messages import LAYOUT_BYTES
 
 from tests.chaos.workload import Shape
+
+ANSWER_S: Final = 5.0
 
 
 class Clients:
@@ -22,6 +25,12 @@ class Clients:
     def of(self, shape: Shape) -> Client:
         """The client of the layout's pool."""
         return self._clients[shape.pool]
+
+    def answers(self, pool: str) -> bool:
+        """Whether the pool is served now."""
+        client = self._clients[pool]
+        client.lookup(bytes(LAYOUT_BYTES), [bytes(32)], deadline_s=ANSWER_S)
+        return not client.misses
 
     def close(self) -> None:
         """Close all. May be repeated."""

@@ -1,7 +1,7 @@
 """Power cuts: a device's content as a cut may have left it, a store started on it, and what it must still serve.
 
 The device is a disk whose every write and flush was recorded below the system call while a store was under load, from
-before its start on. On it lies an ext4 with the store's folder.
+before its start on. The store has it raw, or a folder on its ext4.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvtier_client.protocol.messages import Reach
 
@@ -31,6 +32,8 @@ from tests.chaos.workload import BlockKey, PageKey, PutPlan
 DISK_BYTES: Final = 768 << 20
 NVME_BYTES: Final = 512 << 20
 DRAM_BYTES: Final = 512 << 20
+RAW_SHARE: Final = 0.5
+"""How often the store has the disk itself."""
 RECORDINGS_PER_DISK: Final = 4
 """Each goes on with what a cut of the one before left; more would fill the disk."""
 CUTS_PER_RECORDING: Final = 10
@@ -41,26 +44,48 @@ PAGES_PER_CUT: Final = 500
 LAST_ACKNOWLEDGED: Final = 20
 
 
+class Kind(Enum):
+    """What a mark in a recording stands for."""
+
+    END = auto()
+    STORED = auto()
+    DELETING = auto()
+    DELETED = auto()
+
+
+Event = tuple[Kind, frozenset[PageKey] | frozenset[BlockKey]]
+"""A mark, and the pages or blocks that it is about."""
+
+
 @dataclass
-class Witness:
-    """Puts that were acknowledged as flushed, with the mark that each left in the recording. Thread-safe."""
+class Marks:
+    """What was acknowledged while a disk was recorded, by the mark that it left there. Thread-safe; a Witness."""
 
     device: FaultyFolder
-    plans: dict[int, PutPlan] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def acknowledged(self, plan: PutPlan, reach: Reach) -> None:
-        """Note a put that was just answered."""
+    def stored(self, plan: PutPlan, reach: Reach) -> None:
+        """Note a put that was answered, if it must survive."""
         if reach is Reach.FLUSHED:
-            with self._lock:
-                self.plans[len(self.plans) + 1] = plan
-                self.device.mark(len(self.plans))
+            self._note(Kind.STORED, frozenset(plan.page_keys()))
 
-    def end(self) -> int:
-        """Leave the last mark, and return its number."""
+    def deleting(self, blocks: set[BlockKey]) -> None:
+        """Note what may be gone from now on."""
+        self._note(Kind.DELETING, frozenset(blocks))
+
+    def deleted(self, blocks: set[BlockKey]) -> None:
+        """Note what must be gone from now on."""
+        self._note(Kind.DELETED, frozenset(blocks))
+
+    def end(self) -> None:
+        """Note that the store is about to be killed."""
+        self._note(Kind.END, frozenset())
+
+    def _note(self, kind: Kind, about: frozenset[PageKey] | frozenset[BlockKey]) -> None:
         with self._lock:
-            self.device.mark(0)
-        return 0
+            self.device.mark(len(self.events))
+            self.events.append((kind, about))
 
 
 @dataclass(frozen=True)
@@ -68,26 +93,38 @@ class Recorded:
     """What happened on the disk, beginning with the content of `base`, and what was promised meanwhile."""
 
     base: Path
+    raw: bool
     recording: Recording
-    plans: dict[int, PutPlan]
+    events: list[Event]
     ledger: Ledger
     """All blocks that were ever sent."""
-    promised_before: list[PageKey]
+    promised_before: frozenset[PageKey]
+    deleted_before: frozenset[BlockKey]
 
     def ledger_at(self, cut: int) -> Ledger:
         """What the store has promised by then, from nvme alone."""
-        plans = [self.plans[number] for number in self.recording.marks_before(cut) if number]
-        keys = {key for plan in plans for key in plan.page_keys()}
-        return self.ledger.fork(keys.union(self.promised_before))
+        promised, deleted, doomed = set(self.promised_before), set(self.deleted_before), set[BlockKey]()
+        for kind, about in self._events_before(cut):
+            if kind is Kind.STORED:
+                promised |= {key for key in about if isinstance(key, PageKey)}
+            else:
+                blocks = {key for key in about if isinstance(key, BlockKey)}
+                doomed |= blocks
+                deleted |= blocks if kind is Kind.DELETED else set()
+        return self.ledger.fork({key for key in promised if key.block not in doomed}, deleted)
 
     def last_acknowledged(self, cut: int) -> set[BlockKey]:
         """The blocks whose acknowledgement was the latest by then."""
-        last = sorted(number for number in self.recording.marks_before(cut) if number)[-LAST_ACKNOWLEDGED:]
-        return {BlockKey(key.shape, key.hash) for number in last for key in self.plans[number].page_keys()}
+        last = self._events_before(cut)[-LAST_ACKNOWLEDGED:]
+        return {key.block if isinstance(key, PageKey) else key for _, about in last for key in about}
+
+    def _events_before(self, cut: int) -> list[Event]:
+        return [self.events[number] for number in sorted(self.recording.marks_before(cut))]
 
     def random_cut(self, rng: random.Random) -> int:
         """A point between the store's start and its end."""
-        return rng.randrange(1, self.recording.marks[0] + 1)
+        end = next(number for number, (kind, _) in enumerate(self.events) if kind is Kind.END)
+        return rng.randrange(1, self.recording.marks[end] + 1)
 
 
 class FileMedium:
@@ -111,34 +148,42 @@ def copy_sparse(source: Path, target: Path) -> None:
     subprocess.run(["cp", "--sparse=always", str(source), str(target)], check=True)
 
 
+class Medium(NamedTuple):
+    """The store's nvme tier on a disk: exactly one of the two."""
+
+    media: Path | None
+    raw: Path | None
+
+
 @contextmanager
-def media_on(disk: Path, place: Path) -> Iterator[Path]:
-    """The store's folder on the disk's file system."""
-    with mounted(disk, place / f"fs-{disk.name}") as folder:
-        yield folder / "media"
+def medium_on(disk: Path, place: Path, *, raw: bool) -> Iterator[Medium]:
+    """The disk itself, or the store's folder on its file system."""
+    if raw:
+        yield Medium(None, disk)
+    else:
+        with mounted(disk, place / f"fs-{disk.name}") as folder:
+            yield Medium(folder / "media", None)
 
 
-def record_load(place: Path, base: Path, ledger: Ledger, rng: random.Random) -> Recorded:
+def record_load(place: Path, base: Path, ledger: Ledger, rng: random.Random, *, raw: bool) -> Recorded:
     """Record a store's life under load, from its start on the content of `base` to a kill."""
-    promised_before = ledger.flushed_pages()
+    promised_before, deleted_before = frozenset(ledger.flushed_pages()), frozenset(ledger.deleted())
     with FaultyFolder(place) as device:
         copy_sparse(base, device.backing / DISK_FILE)
-        witness = Witness(device)
+        marks = Marks(device)
         with open_disk(device, DISK_BYTES) as disk:
             device.record(DISK_FILE)
             with (
-                media_on(disk, place) as media,
-                open_scene(
-                    rng, DRAM_BYTES, NVME_BYTES, media, ledger=ledger, acknowledged=witness.acknowledged
-                ) as scene,
+                medium_on(disk, place, raw=raw) as medium,
+                open_scene(rng, DRAM_BYTES, NVME_BYTES, *medium, ledger=ledger, witness=marks) as scene,
             ):
                 scene.start()
                 scene.store_puts(rng.randint(LEAST_PUTS, MOST_PUTS))
-                witness.end()
+                marks.end()
                 scene.kill()
                 scene.bury()
         (device.backing / DISK_FILE).unlink()
-        return Recorded(base, device.stop_recording(), witness.plans, ledger, promised_before)
+        return Recorded(base, raw, device.stop_recording(), marks.events, ledger, promised_before, deleted_before)
 
 
 def make_content(recorded: Recorded, cut: int, image: Path, rng: random.Random) -> None:
@@ -154,8 +199,8 @@ def try_cut(recorded: Recorded, cut: int, image: Path, rng: random.Random, repor
     make_content(recorded, cut, image, rng)
     with (
         loop_device(image) as disk,
-        media_on(disk, image.parent) as media,
-        open_scene(rng, DRAM_BYTES, NVME_BYTES, media, ledger=recorded.ledger_at(cut)) as scene,
+        medium_on(disk, image.parent, raw=recorded.raw) as medium,
+        open_scene(rng, DRAM_BYTES, NVME_BYTES, *medium, ledger=recorded.ledger_at(cut)) as scene,
     ):
         scene.start()
         stretches, last = scene.ledger.stretches(), recorded.last_acknowledged(cut)
@@ -163,6 +208,7 @@ def try_cut(recorded: Recorded, cut: int, image: Path, rng: random.Random, repor
         report.drawn += drawn.served
         drawn.add(scene.read_back([it for it in stretches if not last.isdisjoint(it.blocks)]))
         count(drawn, report)
+        report.failed_puts += scene.store_flushed()
         report.power_cuts += 1
         scene.kill()
         scene.bury()
@@ -176,18 +222,20 @@ def run_cuts(cuts: int, rng: random.Random, report: CrashReport, say: Callable[[
     """
     while report.power_cuts < cuts:
         with open_place() as place:
-            base = place / "base"
-            make_base(base)
+            base, raw = place / "base", rng.random() < RAW_SHARE
+            make_base(base, raw=raw)
             ledger = Ledger()
             for _ in range(RECORDINGS_PER_DISK):
                 if report.power_cuts < cuts:
-                    ledger = run_recording(place, base, ledger, cuts, rng, report, say)
+                    ledger = run_recording(place, base, ledger, cuts, rng, report, say, raw=raw)
 
 
-def make_base(base: Path) -> None:
-    """A disk with an empty file system."""
+def make_base(base: Path, *, raw: bool) -> None:
+    """A blank disk, or one with an empty file system."""
     with base.open("wb") as file:
         file.truncate(DISK_BYTES)
+    if raw:
+        return
     with loop_device(base) as disk:
         make_ext4(disk)
 
@@ -200,16 +248,19 @@ def run_recording(
     rng: random.Random,
     report: CrashReport,
     say: Callable[[str], None],
+    *,
+    raw: bool,
 ) -> Ledger:
     """Record once, try cuts of it, and leave in `base` what the last of them left; returns what is promised of that."""
-    recorded = record_load(place, base, ledger, rng)
+    recorded = record_load(place, base, ledger, rng, raw=raw)
     image = place / "image"
     for _ in range(min(CUTS_PER_RECORDING, cuts - report.power_cuts)):
         cut = recorded.random_cut(rng)
         before = CrashReport(lost_flushed=report.lost_flushed, served=report.served)
         wrong = try_cut(recorded, cut, image, rng, report)
         say(
-            f"power cut {report.power_cuts}/{cuts} at {cut} of {recorded.recording.length} records: "
+            f"power cut {report.power_cuts}/{cuts} of a {'disk' if raw else 'folder'}, "
+            f"at {cut} of {recorded.recording.length} records: "
             f"{report.served - before.served} pages read right, lost {report.lost_flushed - before.lost_flushed} "
             f"flushed, wrong {len(wrong)}"
         )

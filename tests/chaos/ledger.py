@@ -72,6 +72,10 @@ class Ledger:
         self._depths: dict[BlockKey, int] = {}
         self._promises: dict[PageKey, Promise] = {}
         self._whole: dict[str, dict[BlockHash, None]] = {shape.name: {} for shape in SHAPES}
+        self._doomed: set[BlockKey] = set()
+        """Someone has begun to delete them, or what is above them."""
+        self._deleted: set[BlockKey] = set()
+        """Of these, those whose deletion was acknowledged."""
         self._fresh: set[BlockKey] = set()
         self._open: dict[str, list[BlockHash]] = {shape.name: [] for shape in SHAPES}
 
@@ -83,14 +87,47 @@ class Ledger:
                 key = BlockKey(plan.shape.name, block)
                 self._parents[key] = parent
                 self._fresh.add(key)
+                above = None if parent is None else BlockKey(plan.shape.name, parent)
+                for fate in (self._doomed, self._deleted):
+                    if above in fate:
+                        fate.add(key)
                 self._depths[key] = 1 if parent is None else self._depths[BlockKey(plan.shape.name, parent)] + 1
                 parent = block
 
     def acknowledge(self, plan: PutPlan, reach: Reach, *, all_new: bool = True) -> None:
         """Every page of the put got this far. Of pages that were known, nvme may have the only copy."""
         with self._lock:
-            self._promises |= dict.fromkeys(plan.page_keys(), Promise(reach, in_slot=all_new))
+            alive = [key for key in plan.page_keys() if key.block not in self._doomed]
+            self._promises |= dict.fromkeys(alive, Promise(reach, in_slot=all_new))
             self._note_whole(plan.shape.name, plan.blocks)
+
+    def expect_delete(self, shape: Shape, block: BlockHash) -> set[BlockKey]:
+        """Promise no more what is about to be deleted, and continue nothing of it; returns all that goes."""
+        with self._lock:
+            below = self._below(BlockKey(shape.name, block))
+            self._doomed |= below
+            for page in [page for page in self._promises if page.block in below]:
+                del self._promises[page]
+            for gone in below:
+                self._whole[shape.name].pop(gone.hash, None)
+            self._open[shape.name] = [it for it in self._open[shape.name] if it in self._whole[shape.name]]
+            return below
+
+    def acknowledge_delete(self, shape: Shape, block: BlockHash) -> set[BlockKey]:
+        """This block and all below it are gone for good; returns them."""
+        with self._lock:
+            below = self._below(BlockKey(shape.name, block))
+            self._doomed |= below
+            self._deleted |= below
+            return below
+
+    def is_doomed(self, shape: Shape, block: BlockHash) -> bool:
+        """Whether someone has begun to delete the block."""
+        return BlockKey(shape.name, block) in self._doomed
+
+    def is_deleted(self, key: PageKey) -> bool:
+        """Whether the page must not be served."""
+        return key.block in self._deleted
 
     def keep_only(self, keys: Collection[PageKey]) -> None:
         """Only these are promised, as flushed and from nvme: the node's memory is gone, and perhaps more."""
@@ -98,11 +135,16 @@ class Ledger:
             self._promises = dict.fromkeys(keys, Promise(Reach.FLUSHED, in_slot=False))
             self._find_whole()
 
-    def fork(self, keys: Collection[PageKey]) -> Ledger:
-        """A ledger of its own that knows the same blocks, of which only these pages are promised, as flushed."""
+    def fork(self, keys: Collection[PageKey], deleted: Collection[BlockKey] | None = None) -> Ledger:
+        """A ledger of its own that knows the same blocks, of which only these pages are promised, as flushed.
+
+        `deleted`: what must not be served there; None: the same as here.
+        """
         other = Ledger()
         with self._lock:
             other._parents, other._depths = self._parents.copy(), self._depths.copy()
+            other._deleted = set(self._deleted if deleted is None else deleted)
+            other._doomed = other._deleted.copy()
         other.keep_only(keys)
         return other
 
@@ -178,6 +220,18 @@ class Ledger:
                 found.append(Stretch(shape, chain, start))
         return found
 
+    def deleted(self) -> set[BlockKey]:
+        """The blocks that must not be served."""
+        with self._lock:
+            return self._deleted.copy()
+
+    def _below(self, top: BlockKey) -> set[BlockKey]:
+        below = {top}
+        for key, parent in self._parents.items():  # parents stand before their children
+            if parent is not None and BlockKey(key.shape, parent) in below:
+                below.add(key)
+        return below
+
     def _note_whole(self, shape: str, blocks: Iterable[BlockHash]) -> None:
         whole, pages = self._whole[shape], SHAPE_BY_NAME[shape].pages
         for block in blocks:
@@ -227,7 +281,9 @@ def judge_chain(
         key = PageKey(stretch.shape.name, block, page)
         promise = ledger.promise(key)
         absent = index >= len(matches)
-        if not absent and matches[index]:
+        if not absent and ledger.is_deleted(key):
+            verdict.wrong.append(f"{key.shape} {block.hex()[:16]} {page} was deleted and came back")
+        elif not absent and matches[index]:
             verdict.served += 1
         elif not absent:
             tier = tiers[stretch.start + index]

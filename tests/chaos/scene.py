@@ -12,8 +12,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from kvtier_client.protocol.messages import Reach
 
 from tests.chaos import memory_cgroup
 from tests.chaos.bystanders import Bystanders
@@ -22,8 +25,8 @@ from tests.chaos.ledger import Ledger, Stretch, Verdict, draw
 from tests.chaos.memory_cgroup import PodMemory
 from tests.chaos.readback import ATTEMPTS, read_back
 from tests.chaos.store_process import StorePlace, StoreProcess, free_port
-from tests.chaos.workload import PutPlan
-from tests.chaos.writer import Acknowledged, Writer, ignore, make_pages, put
+from tests.chaos.workload import POOLS, SHAPES, PutPlan, decide_chain
+from tests.chaos.writer import Nobody, Witness, Writer, make_pages, put
 
 OUT: Final = Path(__file__).resolve().parents[2] / ".out"
 PREFIX: Final = "kvtier-crash"
@@ -46,7 +49,7 @@ class Scene:
         memory: PodMemory,
         rng: random.Random,
         ledger: Ledger,
-        acknowledged: Acknowledged,
+        witness: Witness,
     ) -> None:
         self.ledger = ledger
         self.place = place
@@ -55,7 +58,7 @@ class Scene:
         self._store = StoreProcess(place, memory)
         self._rng = rng
         self._clients = [Clients(place.sockets) for _ in range(WRITERS)]
-        self._writers = [Writer(it, self.ledger, random.Random(rng.random()), acknowledged) for it in self._clients]
+        self._writers = [Writer(it, self.ledger, random.Random(rng.random()), witness) for it in self._clients]
         self._put_s = 0.01
         self._ready_s = 1.0
 
@@ -155,6 +158,16 @@ class Scene:
         with Clients(self.place.sockets) as clients:
             return sum(put(clients, self.ledger, plan, make_pages(plan)) is None for plan in possible)
 
+    def store_flushed(self) -> int:
+        """Store a chain of one layout of each pool, and return how many puts were not acknowledged as flushed."""
+        failed = 0
+        with Clients(self.place.sockets) as clients:
+            for shape in (self._rng.choice([it for it in SHAPES if it.pool == pool]) for pool in POOLS):
+                for plan in decide_chain(self._rng, shape, self.ledger.parents_for(shape)):
+                    flushed = replace(plan, reach=Reach.FLUSHED)
+                    failed += put(clients, self.ledger, flushed, make_pages(flushed)) is not Reach.FLUSHED
+        return failed
+
     def read_back(self, stretches: Sequence[Stretch] | None = None, attempts: int = ATTEMPTS) -> Verdict:
         """Read these, or all, and compare; what is found lost is no longer expected."""
         with Clients(self.place.sockets) as clients:
@@ -201,13 +214,13 @@ def open_scene(
     media: Path | None = None,
     raw: Path | None = None,
     ledger: Ledger | None = None,
-    acknowledged: Acknowledged = ignore,
+    witness: Witness | None = None,
 ) -> Iterator[Scene]:
     """A scene whose store does not run yet; its memory is limited as the operator would.
 
-    Its nvme tier is the block device `raw`, or the folder `media`, or a folder of its own, by default of four times
+    Its nvme tier is the block device `raw`, or the folder `media`, or a folder of its own, by default of twice
     the size of its DRAM. `ledger`: what earlier stores
-    promised of what is there. `acknowledged` hears of each put that is answered.
+    promised of what is there. `witness` hears of all that is acknowledged.
 
     Raises CgroupUnavailable.
     """
@@ -221,11 +234,11 @@ def open_scene(
             media=media or Path(disk) / "media",
             scratch=Path(disk) / "scratch",
             dram_bytes=dram_bytes,
-            nvme_bytes=nvme_bytes or 4 * dram_bytes,
+            nvme_bytes=nvme_bytes or 2 * dram_bytes,
             http_port=free_port(),
             raw=raw,
         )
         memory = stack.enter_context(PodMemory(Path(shared_memory).name, place.pod_memory_bytes))
-        scene = Scene(place, memory, rng, ledger or Ledger(), acknowledged)
+        scene = Scene(place, memory, rng, ledger or Ledger(), witness or Nobody())
         stack.callback(scene.close)
         yield scene

@@ -8,32 +8,18 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-from kvtier_client.client import Client
 
-from dev.faults.device import FaultyFolder
 from dev.faults.place import FaultsUnavailable, open_place
 from dev.faults.rules import Kind, Rules
-from tests.chaos.clients import Clients
-from tests.chaos.corpus import lose_memory, store_flushed
-from tests.chaos.ledger import Stretch
+from tests.chaos.faulty import Faulty, open_faulty, wait_until
 from tests.chaos.memory_cgroup import CgroupUnavailable
-from tests.chaos.scene import Scene, open_scene
 
-DRAM_BYTES: Final = 256 << 20
-DEADLINE_S: Final = 0.3
 NEVER: Final = Rules(delay_s={Kind.READ: 3600.0})
-PATIENCE_S: Final = 120.0
-
-
-@pytest.fixture
-def rng() -> random.Random:
-    return random.Random(9)
 
 
 @pytest.fixture
@@ -46,84 +32,47 @@ def place() -> Iterator[Path]:
         pytest.skip(str(reason))
 
 
-@pytest.fixture
-def device(place: Path) -> Iterator[FaultyFolder]:
-    with FaultyFolder(place) as folder:
-        yield folder
-
-
-@pytest.fixture
-def scene(device: FaultyFolder, rng: random.Random) -> Iterator[Scene]:
-    """A store whose pages lie on the faulty device alone."""
+@pytest.fixture(params=["folder", "disk"])
+def faulty(place: Path, request: pytest.FixtureRequest) -> Iterator[Faulty]:
+    """A store whose device answers no read; some were asked for, and were misses by their deadline."""
     try:
-        opened = open_scene(rng, DRAM_BYTES, media=device.folder / "media")
-        with opened as scene:
-            scene.start()
-            store_flushed(scene, rng)
-            lose_memory(scene)
-            scene.start()
-            yield scene
-            device.heal()
-            device.release()
+        opened = open_faulty(place, random.Random(9), raw=request.param == "disk")
+        with opened as found:
+            found.device.set(NEVER)
+            for stretch in found.scene.ledger.stretches()[:4]:
+                assert found.blocks_by_the_deadline(stretch) == 0
+            assert found.device.state().waiting > 0
+            yield found
     except CgroupUnavailable as reason:
         pytest.skip(str(reason))
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
+def let_go(faulty: Faulty) -> None:
+    """Let the device answer, late, and be well from now on."""
+    faulty.device.heal()
+    faulty.device.release()
+    wait_until(lambda: faulty.device.state().waiting == 0, "the device to answer")
 
 
-def get_blocks(client: Client, stretch: Stretch) -> int:
-    """How many blocks are served by a deadline that the device lets pass."""
-    shape, chain, _ = stretch
-    with client.get(shape.fingerprint, chain, pages=shape.pages, deadline_s=DEADLINE_S) as held:
-        return held.blocks
+def test_reads_past_the_deadline_serve_the_right_bytes_once_they_come(faulty: Faulty) -> None:
+    let_go(faulty)
+    faulty.wait_until_whole()
 
 
-def read_late(scene: Scene, device: FaultyFolder) -> None:
-    """Ask for pages that the device does not deliver in time: each call returns without them."""
-    device.set(NEVER)
-    with Clients(scene.place.sockets) as clients:
-        for stretch in scene.ledger.stretches()[:4]:
-            assert get_blocks(clients.of(stretch.shape), stretch) == 0
-    assert device.state().waiting > 0
-
-
-def test_reads_past_the_deadline_are_misses_and_serve_the_right_bytes_once_they_come(
-    scene: Scene, device: FaultyFolder
-) -> None:
-    read_late(scene, device)
-    device.heal()
-    device.release()
-    wait_until(lambda: device.state().waiting == 0)
-    assert scene.read_back().wrong == []
-
-
-def test_killed_reader_costs_its_reads_alone(scene: Scene, device: FaultyFolder) -> None:
-    read_late(scene, device)
-    wait_until(lambda: bool(scene.processes_in_the_kernel()))
-    for reader in scene.processes_in_the_kernel():
+def test_killed_reader_costs_its_reads_alone(faulty: Faulty) -> None:
+    wait_until(lambda: bool(faulty.scene.processes_in_the_kernel()), "a reader to wait for the device")
+    for reader in faulty.scene.processes_in_the_kernel():
         os.kill(reader, signal.SIGKILL)
-    with Clients(scene.place.sockets) as clients:
-        stretch = scene.ledger.stretches()[-1]
-        assert get_blocks(clients.of(stretch.shape), stretch) == 0
-    device.heal()
-    device.release()
-    wait_until(lambda: not scene.processes_in_the_kernel())
-    assert scene.read_back().wrong == []
+    assert faulty.blocks_by_the_deadline(faulty.scene.ledger.stretches()[-1]) == 0
+    let_go(faulty)
+    faulty.wait_until_whole()
 
 
-def test_successor_of_a_killed_store_waits_for_reads_in_the_kernel(scene: Scene, device: FaultyFolder) -> None:
-    read_late(scene, device)
-    wait_until(lambda: bool(scene.processes_in_the_kernel()))
-    scene.kill()
-    scene.start_unready()
-    wait_until(lambda: "lock.waiting" in scene.place.log.read_text())
-    device.heal()
-    device.release()
-    scene.wait_ready()
-    verdict = scene.read_back()
-    assert (verdict.wrong, verdict.lost_flushed) == ([], set())
+def test_successor_of_a_killed_store_waits_for_reads_in_the_kernel(faulty: Faulty) -> None:
+    wait_until(lambda: bool(faulty.scene.processes_in_the_kernel()), "a reader to wait for the device")
+    faulty.scene.kill()
+    faulty.scene.start_unready()
+    wait_until(lambda: "lock.waiting" in faulty.scene.place.log.read_text(), "the successor to wait for a lock")
+    let_go(faulty)
+    faulty.scene.wait_ready()
+    faulty.wait_until_whole()

@@ -180,6 +180,32 @@ def test_fork_promises_the_named_pages_alone(ledger: Ledger, flushed: PutPlan) -
     assert ledger.promised_pages() == 4
 
 
+def test_deleted_block_that_is_served_came_back_and_is_not_missed(ledger: Ledger, flushed: PutPlan) -> None:
+    top = flushed.blocks[2]
+    ledger.expect_delete(SHAPE, top)
+    assert judge(ledger, flushed, served=4) == Verdict(served=4)
+    assert judge(ledger, flushed, served=2) == Verdict(served=2)
+    assert list(ledger.parents_for(SHAPE)) == list(flushed.blocks[:2])
+    assert {key.hash for key in ledger.acknowledge_delete(SHAPE, top)} == set(flushed.blocks[2:])
+    assert judge(ledger, flushed, served=2) == Verdict(served=2)
+    verdict = judge(ledger, flushed, served=3)
+    assert (verdict.served, len(verdict.wrong)) == (2, 1)
+    assert "was deleted and came back" in verdict.wrong[0]
+
+
+def test_put_below_a_block_that_is_being_deleted_is_not_promised(ledger: Ledger, flushed: PutPlan) -> None:
+    before, after = (chain_of(2, Reach.FLUSHED, parent=flushed) for _ in range(2))
+    ledger.expect(before)
+    ledger.expect_delete(SHAPE, flushed.blocks[-1])
+    ledger.expect(after)
+    for plan in (before, after):
+        ledger.acknowledge(plan, Reach.FLUSHED)
+        assert all(ledger.promise(key) is None for key in plan.page_keys())
+        assert ledger.is_doomed(SHAPE, plan.blocks[0])
+    gone = ledger.acknowledge_delete(SHAPE, flushed.blocks[-1])
+    assert {key.hash for key in gone} == {flushed.blocks[-1], *before.blocks, *after.blocks}
+
+
 def test_same_page_of_another_pool_has_other_bytes_in_the_same_layout() -> None:
     here, there = SHAPE_BY_NAME["one/tiny"], SHAPE_BY_NAME["two/tiny"]
     block = decide_chain(random.Random(1), here, [])[0].blocks[0]

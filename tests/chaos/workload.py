@@ -70,6 +70,11 @@ class PageKey(NamedTuple):
     hash: BlockHash
     page: PageId
 
+    @property
+    def block(self) -> BlockKey:
+        """The page's block."""
+        return BlockKey(self.shape, self.hash)
+
 
 class BlockKey(NamedTuple):
     """Names one block in the whole test."""

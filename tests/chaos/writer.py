@@ -1,22 +1,35 @@
-"""A client that keeps storing: one put after another until the store is gone."""
+"""A client that keeps storing, and now and then deletes: one call after another until the store is gone."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from kvtier_client.protocol.messages import Reach
 from kvtier_client.results import Page
 
 from tests.chaos.clients import Clients
 from tests.chaos.ledger import Ledger
-from tests.chaos.workload import SHAPES, PutPlan, decide_chain, decide_twin, payload
+from tests.chaos.workload import SHAPES, BlockKey, PutPlan, Shape, decide_chain, decide_twin, payload
 
 PUT_DEADLINE_S: Final = 20.0
 
-Acknowledged = Callable[[PutPlan, Reach], None]
+DELETE_SHARE: Final = 0.06
+"""How often a writer deletes instead of storing."""
+
+
+class Witness(Protocol):
+    """Who wants to know what the store has acknowledged. Called in writers' threads."""
+
+    def stored(self, plan: PutPlan, reach: Reach) -> None:
+        """A put was answered."""
+
+    def deleting(self, blocks: set[BlockKey]) -> None:
+        """These are about to be deleted."""
+
+    def deleted(self, blocks: set[BlockKey]) -> None:
+        """The deletion of these was answered."""
 
 
 def make_pages(plan: PutPlan) -> list[Page]:
@@ -24,11 +37,13 @@ def make_pages(plan: PutPlan) -> list[Page]:
     return [Page(key.hash, payload(key), key.page) for key in plan.page_keys()]
 
 
-def put(clients: Clients, ledger: Ledger, plan: PutPlan, pages: list[Page]) -> Reach | None:
+def put(
+    clients: Clients, ledger: Ledger, plan: PutPlan, pages: list[Page], deadline_s: float = PUT_DEADLINE_S
+) -> Reach | None:
     """Send the put and enter the store's answer in the ledger; None: nothing was acknowledged."""
     ledger.expect(plan)
     client = clients.of(plan.shape)
-    stored = client.put(plan.shape.fingerprint, plan.parent, pages, reach=plan.reach, deadline_s=PUT_DEADLINE_S)
+    stored = client.put(plan.shape.fingerprint, plan.parent, pages, reach=plan.reach, deadline_s=deadline_s)
     if stored.reached is None:
         return None
     reached = Reach(stored.reached)
@@ -36,21 +51,27 @@ def put(clients: Clients, ledger: Ledger, plan: PutPlan, pages: list[Page]) -> R
     return reached
 
 
-def ignore(_plan: PutPlan, _reach: Reach) -> None:
-    """Nobody else wants to know."""
+class Nobody:
+    """A witness that does not care."""
+
+    def stored(self, plan: PutPlan, reach: Reach) -> None:
+        """Nothing."""
+
+    def deleting(self, blocks: set[BlockKey]) -> None:
+        """Nothing."""
+
+    def deleted(self, blocks: set[BlockKey]) -> None:
+        """Nothing."""
 
 
 class Writer:
     """Stores in a thread of its own from `start` until a put fails or `join`. One thread may command it."""
 
-    def __init__(
-        self, clients: Clients, ledger: Ledger, rng: random.Random, acknowledged: Acknowledged = ignore
-    ) -> None:
-        """`acknowledged` is called in the writer's thread, after the answer to a put."""
+    def __init__(self, clients: Clients, ledger: Ledger, rng: random.Random, witness: Witness) -> None:
         self._clients = clients
         self._ledger = ledger
         self._rng = rng
-        self._acknowledged = acknowledged
+        self._witness = witness
         self._change = threading.Condition()
         self._begun = 0
         self._in_flight = False
@@ -94,6 +115,8 @@ class Writer:
     def _run(self) -> None:
         while True:
             shape = self._rng.choice(SHAPES)
+            if self._rng.random() < DELETE_SHARE and not self._delete_one(shape):
+                return
             plans = decide_chain(self._rng, shape, self._ledger.parents_for(shape))
             for plan in (*plans, *decide_twin(plans, self._rng)):
                 if self._stopping or not self._store(plan):
@@ -106,11 +129,23 @@ class Writer:
             self._in_flight = True
             self._change.notify_all()
         reached = put(self._clients, self._ledger, plan, pages)
+        doomed = plan.parent is not None and self._ledger.is_doomed(plan.shape, plan.parent)
         with self._change:
             self._in_flight = False
-            self._unanswered = None if reached else plan
+            self._unanswered = None if reached or doomed else plan
             self._change.notify_all()
-        if reached is None:
+        if reached is not None and not self._ledger.is_doomed(plan.shape, plan.blocks[0]):
+            self._witness.stored(plan, reached)
+        return reached is not None or doomed
+
+    def _delete_one(self, shape: Shape) -> bool:
+        """Delete a block, if there is one, with all below it; False: the store is gone."""
+        candidates = self._ledger.parents_for(shape)
+        if not candidates:
+            return True
+        block = self._rng.choice(candidates)
+        self._witness.deleting(self._ledger.expect_delete(shape, block))
+        if not self._clients.of(shape).delete(shape.fingerprint, [block], deadline_s=PUT_DEADLINE_S):
             return False
-        self._acknowledged(plan, reached)
+        self._witness.deleted(self._ledger.acknowledge_delete(shape, block))
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -38,14 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a folder on the disk to be measured; 30 GiB free for a full run",
     )
     parser.add_argument("--markdown", type=Path, metavar="JSON", help="measure nothing; print that file's tables")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="with --markdown: make them that page's results")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and report. 0 when it ran, whatever the figures say."""
     if arguments.markdown is not None:
-        print(report.markdown(report.read_json(arguments.markdown)), end="")
+        tables = report.markdown(report.read_json(arguments.markdown))
+        if arguments.into is None:
+            print(tables, end="")
+        else:
+            arguments.into.write_text(report.with_results(arguments.into.read_text(), tables))
         return 0
     logging.getLogger("kvtier.client").setLevel(logging.ERROR)  # stores that still start are no news here
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("kvtier bench: terminated"))  # and clean up
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -54,11 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
     options = Options(arguments.scratch, arguments.quick, arguments.soak_minutes, environment.cache_folder())
     facts = machine.describe()
     scenarios = [_BY_NAME[name] for name in arguments.only or _BY_NAME]
-    figures = run_all(scenarios, options, say)
-    facts["peers"] = environment.versions(options.peers)
-    results = report.Report.of_run(figures, facts)
-    if arguments.json is not None:
-        report.write_json(results, arguments.json, keep_earlier=arguments.only is not None)
+    results = report.Report([], facts, {})
+    for _, figures in run_all(scenarios, options, say):
+        facts["peers"] = environment.versions(options.peers)
+        results = report.Report.of_run(figures, facts).over(results)
+        if arguments.json is not None:  # also when the rest is interrupted
+            report.write_json(results, arguments.json, keep_earlier=arguments.only is not None)
     report.print_table(results, Console(width=None if sys.stdout.isatty() else 140))
     return 0
 

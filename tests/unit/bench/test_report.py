@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kvtier_bench.context import Context, Options, Scenario
 from kvtier_bench.figures import BARS, CannotRun, Figure
-from kvtier_bench.report import Report, markdown, print_table, read_json, verdict, write_json
-from kvtier_bench.runner import run_all
+from kvtier_bench.report import Report, markdown, print_table, read_json, verdict, with_results, write_json
+from kvtier_bench.runner import run_all, shortened
 from kvtier_bench.scenarios import SCENARIOS
 from rich.console import Console
 
@@ -92,6 +92,13 @@ def test_markdown_names_machine_versions_and_reasons() -> None:
     assert "not measured: redis-server is missing" in text
 
 
+def test_results_of_a_page_are_replaced_and_the_rest_stays() -> None:
+    page = "# Benchmarks\n\ntext\n\n## Results\n\nold\n"
+    assert with_results(page, "new\n") == "# Benchmarks\n\ntext\n\n## Results\n\nnew\n"
+    with pytest.raises(ValueError, match="no line '## Results'"):
+        with_results("# Benchmarks\n", "new\n")
+
+
 def test_every_key_of_a_failed_scenario_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
     def fails(_context: Context) -> list[Figure]:
         raise CannotRun("no root here")
@@ -111,7 +118,9 @@ def test_every_key_of_a_failed_scenario_is_reported_and_the_next_one_runs(tmp_pa
         Scenario("three", "third", ("e",), works),
     ]
     said: list[str] = []
-    figures = {figure.key: figure for figure in run_all(scenarios, Options(tmp_path), said.append)}
+    ended = list(run_all(scenarios, Options(tmp_path), said.append))
+    assert [scenario.name for scenario, _ in ended] == ["one", "two", "three"]
+    figures = {figure.key: figure for _, figures in ended for figure in figures}
     assert {key: figure.value for key, figure in figures.items()} == {
         "a": None,
         "b": None,
@@ -123,6 +132,13 @@ def test_every_key_of_a_failed_scenario_is_reported_and_the_next_one_runs(tmp_pa
     assert figures["d"].reason == "RuntimeError: broken"
     assert any("not measured: no root here" in line for line in said)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_reason_is_one_line_with_both_its_ends() -> None:
+    text = shortened("the store ended\n" + "x\n" * 400 + "ModuleNotFoundError: gone")
+    assert text.startswith("the store ended x x")
+    assert text.endswith("ModuleNotFoundError: gone")
+    assert len(text) < 320
 
 
 def test_every_bar_has_a_scenario_that_measures_it() -> None:
