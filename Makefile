@@ -4,7 +4,7 @@ UV := $(or $(shell command -v uv),.tools/bin/uv)
 PYTHON := .venv/bin/python
 NATIVE := agent/native
 
-.PHONY: help demo test lint unit crash cluster cluster-down crds images
+.PHONY: help demo test lint unit crash bench soak cluster cluster-down crds images
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,9 +29,18 @@ unit: .venv ## The tests that need neither a cluster nor a model
 	cd $(NATIVE) && cargo test --quiet --locked --no-default-features
 	$(PYTHON) -m pytest tests/unit tests/chaos
 
-KILLS := 50
-crash: .venv ## kill -9 of the store at random moments, KILLS times; figures in .out/crash.json
-	$(PYTHON) -m tests.chaos.crash --kills $(KILLS)
+KILLS := 1000
+CUTS := 500
+FLIPS := 10000
+crash: .venv ## kill -9, power cuts and bit flips (KILLS, CUTS, FLIPS of them); figures in .out/crash.json
+	$(PYTHON) -m tests.chaos.crash --kills $(KILLS) --cuts $(CUTS) --flips $(FLIPS)
+
+bench: .venv ## The store beside memcpy, the disk and other caches; figures in .out/bench.json
+	.venv/bin/kvtier bench --scratch /var/tmp --soak-minutes 5 --json .out/bench.json
+
+SOAK_MINUTES := 30
+soak: .venv ## The bench's soak alone, SOAK_MINUTES long, into the same file
+	.venv/bin/kvtier bench --scratch /var/tmp --only soak --soak-minutes $(SOAK_MINUTES) --json .out/bench.json
 
 crds: .venv ## Write the CRDs, their chart's templates and docs/resources.md from the models
 	$(PYTHON) -m kvtier_crds.generate

@@ -47,7 +47,8 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
     name: Name
     path: str
-    """A folder that belongs to the store, which makes one file there, or a raw block device, which it takes whole."""
+    """A folder that belongs to the store, which makes one file there, or a raw block device, which it takes whole.
+    In a cluster kvtier-node opens a device below /dev and hands it over under `name`."""
     initialize: Literal["ifBlank", "always"] = "ifBlank"
     """Whether a device with other content may be overwritten. One of an unknown kvtier format never is."""
 

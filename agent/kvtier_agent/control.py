@@ -6,6 +6,8 @@ attendant tells which pools the node serves; the store sends a Snapshot every se
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -73,6 +75,29 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     bytes_read_dram, bytes_read_nvme, bytes_read_nvme_direct, pages_stored, bytes_stored, pages_written_nvme,
     bytes_written_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_dram, pages_lost_nvme, chunks_lost, puts,
     puts_refused."""
+    gauges: dict[str, float] = {}
+    """By metric name without prefix: runs_per_chain, bytes_per_request, copies_per_block, pinned_bytes,
+    breakeven_blocks."""
+
+
+DeviceState = Literal["opening", "ready", "slow", "full", "read_only", "gone", "failed", "refused"]
+"""`slow`: late answers. `gone`: it is not there, or no more. `failed`: errors. `refused`: it is there, and its content
+or owner forbids its use. `full` and `read_only` are still read; all but `ready` take no new data."""
+
+
+class DeviceSnapshot(msgspec.Struct, frozen=True):
+    """One device of the configuration."""
+
+    name: str
+    state: DeviceState
+    message: str = ""
+    """What was seen; "" for `ready`."""
+    direct_io: bool = True
+    capacity_bytes: int = 0
+    """Of this device; 0 while it has not been opened."""
+    used_bytes: int = 0
+    counters: dict[str, int] = {}
+    """From the store's start: reads, read_bytes, writes, written_bytes, errors, late."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
@@ -94,6 +119,11 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     """By device name, the last error of a device that is not in use."""
     direct_io: dict[str, bool] = {}
     """By device name, whether its file system takes direct I/O."""
+    devices: tuple[DeviceSnapshot, ...] = ()
+    """In the configuration's order. Where it is given, `device_errors` and `direct_io` are not read."""
+    adoption: dict[str, float] = {}
+    """What the start found: chunks_adopted, pages_adopted, bytes_adopted, slots_discarded, segments_sealed,
+    segments_scanned, pages_recovered, seconds."""
 
 
 ToStore = SetPools

@@ -2,15 +2,21 @@
 
 Frames are those of the wire protocol. kvtier-node listens; the store connects and names its class.
 kvtier-node then sends one Listener for every published volume, now and later, and ListenerGone when a
-volume ends. A store whose class does not have this node is refused and may ask again later. The
-connection is the store's lease: when it closes, kvtier-node serves the next store.
+volume ends; and for every raw block device of the class a Device with its descriptor, or a DeviceAbsent
+that says why there is none yet, followed by the Device as soon as it can be opened. A store whose class
+does not have this node is refused and may ask again later. The connection is the store's lease: when it
+closes, kvtier-node serves the next store.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-LINK_VERSION = 1
+LINK_VERSION: Final = 1
+DEVICE_MAGIC: Final = b"KVTDEVIC"
+"""What a raw device begins with that a store has taken: kvtier-node hands it over, and blanks it at release."""
 
 
 class StoreHello(msgspec.Struct, frozen=True, tag="store_hello"):
@@ -18,6 +24,8 @@ class StoreHello(msgspec.Struct, frozen=True, tag="store_hello"):
 
     tier_class: str
     version: int = LINK_VERSION
+    devices: tuple[str, ...] = ()
+    """Raw devices that it still has from an earlier link; they are not handed over again."""
 
 
 class NodeWelcome(msgspec.Struct, frozen=True, tag="node_welcome"):
@@ -57,4 +65,29 @@ class ListenerGone(msgspec.Struct, frozen=True, tag="listener_gone"):
     volume_id: str
 
 
-ToStore = NodeWelcome | NodeRefusal | Listener | ListenerGone
+class Device(msgspec.Struct, frozen=True, tag="device"):
+    """A raw block device, opened for reading and writing, exclusively and for direct I/O; its descriptor lies beside.
+
+    What it holds is the store's matter. The claim on the device lasts as long as a copy of the descriptor is open.
+    """
+
+    name: str
+    """Of spec.tiers.nvme.devices."""
+
+
+class DeviceAbsent(msgspec.Struct, frozen=True, tag="device_absent"):
+    """A raw block device that cannot be handed over now; kvtier-node keeps trying."""
+
+    name: str
+    message: str
+    """Why, and what mends it."""
+
+
+class WantDevice(msgspec.Struct, frozen=True, tag="want_device"):
+    """The store has closed its descriptor of a device that was gone or failed, and asks for another."""
+
+    name: str
+
+
+ToStore = NodeWelcome | NodeRefusal | Listener | ListenerGone | Device | DeviceAbsent
+ToNode = StoreHello | WantDevice

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     NVME_NOT_IN_CLASS = "NvmeNotInClass"
     QUOTA_EXCEEDS_CAPACITY = "QuotaExceedsCapacity"
     TOO_MANY_POOLS = "TooManyPools"
+    TOO_MANY_ACCOUNTS = "TooManyAccounts"
     # CacheNode
     SERVING = "Serving"
     STARTING = "Starting"
@@ -54,12 +55,20 @@ class Reason(StrEnum):
     NODE_AGENT_UNAVAILABLE = "NodeAgentUnavailable"
     STORE_STOPPED = "StoreStopped"
     DEVICE_FAILED = "DeviceFailed"
+    DEVICE_GONE = "DeviceGone"
+    DEVICE_REFUSED = "DeviceRefused"
+    DEVICE_FULL = "DeviceFull"
+    DEVICE_SLOW = "DeviceSlow"
     NO_DIRECT_IO = "NoDirectIo"
     PREFLIGHT_PASSED = "PreflightPassed"
     ARENA_UNAVAILABLE = "ArenaUnavailable"
     HUGE_PAGES_MISSING = "HugePagesMissing"
     DEVICE_PATH_MISSING = "DevicePathMissing"
     DEVICE_UNUSABLE = "DeviceUnusable"
+    DEVICE_MISSING = "DeviceMissing"
+    DEVICE_IN_USE = "DeviceInUse"
+    DEVICE_NOT_BLANK = "DeviceNotBlank"
+    DEVICE_READ_ONLY = "DeviceReadOnly"
     DISK_SPACE_SHORT = "DiskSpaceShort"
     NOT_DRAINING = "NotDraining"
     FLUSHING = "Flushing"
@@ -92,6 +101,65 @@ class ConditionText:
     writer: str
     meaning: str
     reasons: tuple[ReasonText, ...]
+
+
+_BLANK_IT: Final = (
+    "If it may be destroyed, blank it with the command in the message, or set initialize: Always on the device."
+)
+_ACCOUNTS: Final = (
+    "The pools' service accounts exceed what a node's object holds; this pool's last ones are not granted."
+)
+_FEWER_ACCOUNTS: Final = (
+    "Name fewer in spec.serviceAccounts, or `*` for a namespace of your own; or spread the pools over several classes."
+)
+
+
+def _device_reasons(status: Status) -> tuple[ReasonText, ...]:
+    """What a store says about a device that is not as it should be, the worst first."""
+    return (
+        ReasonText(
+            Reason.DEVICE_GONE,
+            status,
+            "A device is not there, or no more. Its blocks are misses until it is back.",
+            "Attach or mount it again; it is taken back by itself. If it is gone for good, replace it by a blank one.",
+        ),
+        ReasonText(
+            Reason.DEVICE_FAILED,
+            status,
+            "A device answers with errors. Its blocks are misses, and nothing is written to it; it is tried again.",
+            "Check the disk (dmesg, smartctl) and replace it if it is worn out; it is taken back by itself.",
+        ),
+        ReasonText(
+            Reason.DEVICE_REFUSED,
+            status,
+            "A device holds what is not kvtier's, or a format that this version does not know; it is left alone.",
+            "Follow the message: blank the device, or run the version that wrote it.",
+        ),
+        ReasonText(
+            Reason.DEVICE_READ_ONLY,
+            status,
+            "A device refuses writes. Its blocks are still read; nothing new is written to it.",
+            "Make it writable (remount, blockdev --setrw), or replace the disk if it is worn out.",
+        ),
+        ReasonText(
+            Reason.DEVICE_FULL,
+            status,
+            "A device has less room than its share of the capacity: others use it too. Its blocks are still read.",
+            "Free space on it, or lower spec.tiers.nvme.capacityPerNode; writing goes on by itself.",
+        ),
+        ReasonText(
+            Reason.DEVICE_SLOW,
+            status,
+            "A device answers later than its deadline. What it does not deliver in time is a miss.",
+            "Look for other load on it (iostat -x), and check the disk (smartctl); it is used fully again by itself.",
+        ),
+        ReasonText(
+            Reason.NO_DIRECT_IO,
+            status,
+            "A device's file system takes no direct I/O, so that reads pass through the page cache.",
+            "Use a file system with direct I/O, such as ext4 or xfs.",
+        ),
+    )
 
 
 CONDITIONS: Final = (
@@ -243,17 +311,24 @@ CONDITIONS: Final = (
                 "Read the message, then the logs of the named pod.",
             ),
             ReasonText(
-                Reason.DEVICE_FAILED,
+                Reason.DEVICE_MISSING,
                 "True",
-                "A store gave up a device after errors; its blocks are misses.",
-                "Check the disk (dmesg, smartctl), then restart the store's pod.",
+                "A raw block device of the class is not there. The store runs without it.",
+                "Attach the disk, or correct the name in the class.",
             ),
             ReasonText(
-                Reason.NO_DIRECT_IO,
+                Reason.DEVICE_IN_USE,
                 "True",
-                "A device's file system takes no direct I/O, so that reads pass through the page cache.",
-                "Use a file system with direct I/O, such as ext4 or xfs.",
+                "A raw block device of the class is mounted, or another program has it.",
+                "Follow the message; kvtier needs the whole device.",
             ),
+            ReasonText(
+                Reason.DEVICE_NOT_BLANK,
+                "True",
+                "A raw block device holds something that is not kvtier's; it is left alone.",
+                _BLANK_IT,
+            ),
+            *_device_reasons("True"),
             ReasonText(Reason.AS_EXPECTED, "False", "Nothing needs a person."),
         ),
     ),
@@ -294,6 +369,7 @@ CONDITIONS: Final = (
                 "The class has 512 older pools, which is all that a node takes.",
                 "Delete pools that are no longer used, or use another class.",
             ),
+            ReasonText(Reason.TOO_MANY_ACCOUNTS, "False", _ACCOUNTS, _FEWER_ACCOUNTS),
             ReasonText(
                 Reason.INVALID_SPEC,
                 "False",
@@ -338,6 +414,7 @@ CONDITIONS: Final = (
                 "The class has 512 older pools, which is all that a node takes.",
                 "Delete pools that are no longer used, or use another class.",
             ),
+            ReasonText(Reason.TOO_MANY_ACCOUNTS, "True", _ACCOUNTS, _FEWER_ACCOUNTS),
             ReasonText(
                 Reason.INVALID_SPEC,
                 "True",
@@ -353,7 +430,7 @@ CONDITIONS: Final = (
         "kvtier-node",
         "The node has what its class asks for. The message carries the command that mends what is lacking.",
         (
-            ReasonText(Reason.PREFLIGHT_PASSED, "True", "Directories, memory and huge pages are there."),
+            ReasonText(Reason.PREFLIGHT_PASSED, "True", "Devices, memory and huge pages are there."),
             ReasonText(
                 Reason.DEVICE_PATH_MISSING,
                 "False",
@@ -363,7 +440,8 @@ CONDITIONS: Final = (
             ReasonText(
                 Reason.DEVICE_UNUSABLE,
                 "False",
-                "A device's path is no directory, is read-only, or has a foreign entry named `kvtier`.",
+                "A device's path is no directory, is read-only, or has a foreign entry named `kvtier`; or a raw device "
+                "is no block device.",
                 "Follow the message.",
             ),
             ReasonText(
@@ -383,6 +461,30 @@ CONDITIONS: Final = (
                 "False",
                 "The memory file system of the DRAM tier cannot be mounted.",
                 "Follow the message, which carries the kernel's error.",
+            ),
+            ReasonText(
+                Reason.DEVICE_MISSING,
+                "False",
+                "A raw block device is not there. The store runs without it, and takes it as soon as it appears.",
+                "Attach the disk, or correct the name in the TierClass; `ls -l /dev/disk/by-id` shows which there are.",
+            ),
+            ReasonText(
+                Reason.DEVICE_IN_USE,
+                "False",
+                "A raw block device is mounted, a part of another device, or another program has it.",
+                "Follow the message; kvtier needs the whole device, and takes it once it is free.",
+            ),
+            ReasonText(
+                Reason.DEVICE_NOT_BLANK,
+                "False",
+                "A raw block device holds something that is not kvtier's; it is left alone.",
+                _BLANK_IT,
+            ),
+            ReasonText(
+                Reason.DEVICE_READ_ONLY,
+                "False",
+                "A raw block device refuses writes.",
+                "Allow them: `blockdev --setrw DEVICE`. A disk that stays read-only is worn out: replace it.",
             ),
         ),
     ),
@@ -416,18 +518,7 @@ CONDITIONS: Final = (
         "kvtier-store",
         "The store serves, but with less than its class asks for.",
         (
-            ReasonText(
-                Reason.DEVICE_FAILED,
-                "True",
-                "A device is not in use; status.devices says why. Its blocks are misses.",
-                "Check the disk, then restart the store's pod.",
-            ),
-            ReasonText(
-                Reason.NO_DIRECT_IO,
-                "True",
-                "A device's file system takes no direct I/O, so that reads pass through the page cache.",
-                "Use a file system with direct I/O, such as ext4 or xfs.",
-            ),
+            *_device_reasons("True"),
             ReasonText(Reason.AS_EXPECTED, "False", "All devices are in use, with direct I/O."),
         ),
     ),
@@ -459,3 +550,9 @@ CONDITIONS: Final = (
         ),
     ),
 )
+
+
+def remedy(kind: str, condition: ConditionType, reason: Reason) -> str:
+    """What to do about a reason of that condition. Raises StopIteration for one that is not listed there."""
+    listed = next(text for text in CONDITIONS if (text.kind, text.type) == (kind, condition))
+    return next(text.remedy for text in listed.reasons if text.reason is reason)

@@ -1,4 +1,4 @@
-"""docs/resources.md: the reference of the resources, from the models and the list of conditions."""
+"""Documentation from the models and the list of conditions: docs/resources.md, and the faults in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from kvtier_crds.names import API_VERSION
 
 Schema = dict[str, Any]
 
+FAULTS_BEGIN: Final = "<!-- conditions: generated from crds/kvtier_crds/conditions.py by `make crds` -->\n"
+FAULTS_END: Final = "<!-- end of conditions -->\n"
+_NOTHING_TO_DO: Final = ("Nothing to do.", "Wait for it.", "Wait.")
 INTRODUCTION: Final = f"""\
 <!-- Generated from crds/kvtier_crds; change the models and run `make crds`. -->
 # Resources
@@ -30,6 +33,32 @@ The kinds of `{API_VERSION}`. The same texts come from the cluster itself: `kube
 def resources_page(kinds: Sequence[Kind]) -> str:
     """The whole page."""
     return "\n".join([INTRODUCTION, *(_kind_section(kind) for kind in kinds)]).rstrip() + "\n"
+
+
+def fill_faults(page: str) -> str:
+    """The page with the table of faults between its two marks. Raises ValueError where they are missing."""
+    head, begin, rest = page.partition(FAULTS_BEGIN)
+    _, end, tail = rest.partition(FAULTS_END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks the lines {FAULTS_BEGIN!r} and {FAULTS_END!r}")
+    return f"{head}{begin}{_faults()}{end}{tail}"
+
+
+def _faults() -> str:
+    """Every reason that needs a person, by name; alike ones of several conditions in one row.
+
+    What a TierClass repeats of its nodes is told in the node's words, which say more.
+    """
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for condition in sorted(CONDITIONS, key=lambda condition: condition.kind == "TierClass"):
+        for text in condition.reasons:
+            if text.remedy not in _NOTHING_TO_DO:
+                told = [key for key in rows if key[0] == text.reason and rows[key][0].startswith("CacheNode")]
+                repeated = condition.kind == "TierClass" and told
+                key = told[0] if repeated else (text.reason.value, text.meaning, text.remedy)
+                rows.setdefault(key, []).append(f"{condition.kind} {condition.type}={text.status}")
+    listed = ((f"`{key[0]}`", ", ".join(rows[key]), key[1], key[2]) for key in sorted(rows))
+    return _table(("reason", "of", "meaning", "what to do"), listed)
 
 
 def _kind_section(kind: Kind) -> str:

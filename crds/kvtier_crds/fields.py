@@ -39,6 +39,8 @@ QUANTITY_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 DNS_LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ACCOUNT_PATTERN: Final = r"^([*]|[a-z0-9]([-.a-z0-9]*[a-z0-9])?)$"
 PATH_PATTERN: Final = r"^(/[-A-Za-z0-9._@+=%]+)+$"
+BLOCK_DEVICE_PATTERN: Final = r"^/dev/disk/by-(id|partuuid|partlabel)/[-A-Za-z0-9._:@+=%]+$"
+DURATION_PATTERN: Final = r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
 LABEL_KEY_PATTERN: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 
@@ -60,6 +62,19 @@ DevicePath = Annotated[
     str,
     Field(pattern=PATH_PATTERN, max_length=256),
     PatternMessage("must be an absolute path of letters, digits and ._-@+=%, not ending in /, such as /mnt/nvme0"),
+]
+BlockDevice = Annotated[
+    str,
+    Field(pattern=BLOCK_DEVICE_PATTERN, max_length=256),
+    PatternMessage(
+        "must be a name that stays with the disk or partition, below /dev/disk/by-id, /dev/disk/by-partuuid or "
+        "/dev/disk/by-partlabel; names such as /dev/nvme0n1 change from boot to boot"
+    ),
+]
+Duration = Annotated[
+    str,
+    Field(pattern=DURATION_PATTERN, min_length=1, max_length=24),
+    PatternMessage("must be a duration such as 36h, 30m or 1h30m: hours, minutes and seconds as whole numbers"),
 ]
 LabelValue = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""Write what is made from the models: CRDs, the chart kvtier-crds, docs/resources.md; or check them.
+"""Write what is made from the models: CRDs, the chart kvtier-crds, docs/resources.md, faults in docs/operations.md.
 
 `python -m kvtier_crds.generate` writes, `--check` compares and names each file that differs.
 """
@@ -10,16 +10,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvtier_crds.docs import resources_page
+from kvtier_crds.docs import fill_faults, resources_page
 from kvtier_crds.kinds import KINDS
 from kvtier_crds.manifest import crd_template, crd_yaml
 
+OPERATIONS = Path("docs/operations.md")
 REPOSITORY = Path(__file__).parents[2]
 
 
-def generated_files() -> dict[Path, str]:
-    """Every generated file, by its path in the repository."""
+def generated_files(root: Path) -> dict[Path, str]:
+    """Every generated file, by its path in the repository `root`; prose around a generated table stays as it is."""
     files = {Path("docs/resources.md"): resources_page(KINDS)}
+    if prose := _read(root / OPERATIONS):
+        files[OPERATIONS] = fill_faults(prose)
     for kind in KINDS:
         files[Path(f"crds/{kind.plural}.yaml")] = crd_yaml(kind)
         files[Path(f"charts/kvtier-crds/templates/{kind.plural}.yaml")] = crd_template(kind)
@@ -28,7 +31,7 @@ def generated_files() -> dict[Path, str]:
 
 def stale_files(root: Path) -> list[str]:
     """What must change under `root`: files that differ, are missing, or have no kind any more."""
-    wanted = generated_files()
+    wanted = generated_files(root)
     stale = [str(path) for path, text in wanted.items() if _read(root / path) != text]
     present = [p.relative_to(root) for folder in _folders(wanted) for p in (root / folder).glob("*.yaml")]
     return sorted(stale + [str(path) for path in present if path not in wanted])
@@ -36,7 +39,7 @@ def stale_files(root: Path) -> list[str]:
 
 def write_files(root: Path) -> None:
     """Bring `root` up to date."""
-    wanted = generated_files()
+    wanted = generated_files(root)
     for name in stale_files(root):
         path = root / name
         if Path(name) in wanted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -17,9 +17,11 @@ from kvtier_crds.fields import (
     ATOMIC,
     LABEL_KEY_PATTERN,
     AccountName,
+    BlockDevice,
     Count,
     DevicePath,
     DnsLabel,
+    Duration,
     LabelValue,
     Model,
     Quantity,
@@ -43,6 +45,41 @@ class HugePages(StrEnum):
     NONE = "none"
     SIZE_2MI = "2Mi"
     SIZE_1GI = "1Gi"
+
+
+class Initialize(StrEnum):
+    """What is done with a raw device that holds something else."""
+
+    IF_BLANK = "IfBlank"
+    ALWAYS = "Always"
+
+
+class EvictionPolicy(StrEnum):
+    """What leaves a full tier first."""
+
+    DEFAULT = "default"
+    LRU = "lru"
+
+
+class NvmeWrite(StrEnum):
+    """When blocks are written to nvme."""
+
+    THROUGH = "through"
+    BACK = "back"
+
+
+class NvmeAdmission(StrEnum):
+    """Which blocks are written to nvme."""
+
+    ALL = "all"
+    REUSED = "reused"
+
+
+class Restore(StrEnum):
+    """Which of a pool's blocks below DRAM are offered."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
 
 
 class Condition(Model):
@@ -105,17 +142,45 @@ class DramTier(Model):
 class NvmeDevice(Model):
     """One place for the NVMe tier on each node."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("has(self.path) != has(self.device)", "give either path (a directory) or device (a raw block device)"),
+            rule(
+                "has(self.device) || self.initialize == 'IfBlank'",
+                "initialize is for raw block devices; in a directory kvtier touches its own folder only",
+                ".initialize",
+            ),
+        )
+    )
+
     name: DnsLabel = Field(
         description="Name of the device within the class: a DNS label of at most 63 characters. It is the list's key, "
         "and names the device in status.devices of a CacheNode."
     )
-    path: DevicePath = Field(
+    path: DevicePath | None = Field(
+        default=None,
         description="An existing directory on every node of the class, on the file system of an NVMe disk; best one "
         "that takes direct I/O, such as ext4 or xfs. It is never created: where it is missing, the node's condition "
-        "Preflight says so. kvtier makes one folder `kvtier` in it and touches nothing else. At most 256 characters.",
+        "Preflight says so. kvtier makes one folder `kvtier` in it and touches nothing else. At most 256 characters. "
+        "Left out: `device` is given.",
         json_schema_extra=rules(
             rule("!self.split('/').exists(part, part == '..' || part == '.')", "path must not have `..` or `.` parts")
         ),
+    )
+    device: BlockDevice | None = Field(
+        default=None,
+        description="A whole raw block device on every node of the class, by a name that stays with it, which udev "
+        "makes of its WWN, NGUID or serial: below `/dev/disk/by-id`, such as `/dev/disk/by-id/nvme-eui.0025384b214`; "
+        "or a partition by its label or UUID, below `/dev/disk/by-partlabel` or `/dev/disk/by-partuuid`. A partition "
+        "label may be the same on all nodes. kvtier takes all of it, and nothing else may use it. At most 256 "
+        "characters. Left out: `path` is given.",
+    )
+    initialize: Initialize = Field(
+        default=Initialize.IF_BLANK,
+        description="What is done with a raw block device that holds something other than kvtier's data: with "
+        "`IfBlank` it is left alone, and the condition Preflight of the node says how to blank it; with `Always` it is "
+        "overwritten, for good. A device that kvtier has used before keeps its blocks either way. A change acts on "
+        "devices that are refused at that time.",
     )
 
 
@@ -132,10 +197,17 @@ class NvmeTier(Model):
         min_length=1,
         max_length=32,
         description="The places that hold the tier, at least one and at most 32. Blocks are striped over them. "
-        "Devices can be added later; one that the class has keeps its name and path.",
+        "Devices can be added later; one that the class has keeps its name and its path or device.",
         json_schema_extra=map_list("name")
         | rules(
-            rule("self.all(d, self.exists_one(e, e.path == d.path))", "each device needs a path of its own"),
+            rule(
+                "self.all(d, !has(d.path) || self.exists_one(e, has(e.path) && e.path == d.path))",
+                "each device needs a path of its own",
+            ),
+            rule(
+                "self.all(d, !has(d.device) || self.exists_one(e, has(e.device) && e.device == d.device))",
+                "each entry needs a block device of its own",
+            ),
         ),
     )
 
@@ -203,7 +275,8 @@ class TierClassSpec(Model):
             ),
             rule(
                 "!has(oldSelf.tiers.nvme) || !has(self.tiers.nvme) || oldSelf.tiers.nvme.devices.all(o, "
-                "self.tiers.nvme.devices.exists(d, d.name == o.name && d.path == o.path))",
+                "self.tiers.nvme.devices.exists(d, d.name == o.name && has(d.path) == has(o.path) && "
+                "(has(o.path) ? d.path == o.path : d.device == o.device)))",
                 "devices can be added, not removed or moved; create another class and delete this one",
                 ".tiers.nvme.devices",
             ),
@@ -297,8 +370,73 @@ class GrantedServiceAccount(Model):
     name: AccountName = Field(description="Its name. `*`: every service account of the namespace.")
 
 
+class PoolNvme(Model):
+    """How a pool uses the NVMe tier."""
+
+    write: NvmeWrite = Field(
+        default=NvmeWrite.THROUGH,
+        description="When blocks are written to NVMe. `through`: as they are stored, so that they survive the node's "
+        "restart. `back`: when they are about to leave DRAM, which spares the disk what is used only shortly; a "
+        "restart of the node loses what is in DRAM only. A change acts on blocks stored after it.",
+    )
+    admission: NvmeAdmission = Field(
+        default=NvmeAdmission.ALL,
+        description="Which blocks are written to NVMe. `all`: every block. `reused`: those of prefixes that were asked "
+        "for again or grew after they were stored, which spares the disk prompts that never come back; the others are "
+        "lost when they leave DRAM. A change acts on blocks not yet written.",
+    )
+
+
+EvictionPolicyField = Annotated[
+    EvictionPolicy,
+    Field(
+        description="Which blocks leave a full tier first. `default`: those least likely to be asked for again soon, "
+        "as learned from what this pool's clients ask for. `lru`: those asked for longest ago. Either way the end of a "
+        "prefix leaves before its beginning. A change acts within seconds and drops nothing by itself."
+    ),
+]
+TtlField = Annotated[
+    Duration | None,
+    Field(
+        description="How long a block is kept after it was stored, such as `36h` or `30m`; at least `1m`. Past that it "
+        "is deleted in every tier, with what follows it, used or not. Left out: no limit. A shorter time acts on what "
+        "is stored already.",
+        json_schema_extra=rules(
+            # The pattern is judged apart from this rule; what it refuses must not be an error here.
+            rule(
+                "!self.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$') || self == '' || "
+                "duration(self) >= duration('1m')",
+                "ttl must be at least 1m",
+            )
+        ),
+    ),
+]
+PoolNvmeField = Annotated[
+    PoolNvme | None,
+    Field(description="How the pool uses NVMe; it needs quota.nvme. Left out: every block is written as it is stored."),
+]
+RestoreField = Annotated[
+    Restore,
+    Field(
+        description="What is offered of a prefix that lies below DRAM. `auto`: as much of it as is restored faster "
+        "than the engine computes it, by the measured speed of the devices and of the engine. `always`: all of it. A "
+        "change acts on the next lookup."
+    ),
+]
+
+
 class CachePoolSpec(Model):
     """A cache that a set of pods share: one trust domain, one quota."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "!has(self.nvme) || has(self.quota.nvme)",
+                "nvme needs quota.nvme: without it the pool's blocks live in DRAM only",
+                ".nvme",
+            )
+        )
+    )
 
     tier_class: DnsLabel = Field(
         description="Name of the TierClass whose nodes hold the pool. It need not exist yet. It cannot be changed.",
@@ -314,6 +452,10 @@ class CachePoolSpec(Model):
         "memory is given back: its blocks come from nvme again.",
         json_schema_extra=ATOMIC,
     )
+    eviction_policy: EvictionPolicyField = EvictionPolicy.DEFAULT
+    ttl: TtlField = None
+    nvme: PoolNvmeField = None
+    restore: RestoreField = Restore.AUTO
 
 
 class CachePoolStatus(Model):
@@ -351,6 +493,10 @@ class NodePool(Model):
         description="Whose pods may use it, with every namespace filled in.",
         json_schema_extra=ATOMIC,
     )
+    eviction_policy: EvictionPolicyField = EvictionPolicy.DEFAULT
+    ttl: TtlField = None
+    nvme: PoolNvmeField = None
+    restore: RestoreField = Restore.AUTO
 
 
 class CacheNodeSpec(Model):
@@ -384,16 +530,38 @@ class NodePoolStatus(Model):
     recent_hit: Count = Field(description="Of these, blocks found.")
 
 
+class DeviceState(StrEnum):
+    """How a device is used."""
+
+    OPENING = "Opening"
+    READY = "Ready"
+    SLOW = "Slow"
+    FULL = "Full"
+    READ_ONLY = "ReadOnly"
+    GONE = "Gone"
+    FAILED = "Failed"
+    REFUSED = "Refused"
+
+
 class DeviceStatus(Model):
     """One nvme device on this node."""
 
     name: str = Field(max_length=63, description="Name of the device within the class.")
+    state: DeviceState = Field(
+        description="How it is used. `Ready`: fully. `Opening`: it has not answered yet. `Full` and `ReadOnly`: what "
+        "is on it is read, nothing new is written. `Slow`, `Gone`, `Failed` and `Refused`: its blocks are misses until "
+        "it answers again, is back, works again, or is mended. What to do is under the condition Degraded."
+    )
+    message: str | None = Field(
+        default=None, max_length=1024, description="What was seen of it. Left out: it is as it should be."
+    )
     direct_io: bool = Field(
-        description="Whether its file system takes direct I/O. Where not, reads and writes pass through the page cache."
+        description="Whether it takes direct I/O. Where not, reads and writes pass through the page cache."
     )
-    error: str | None = Field(
-        default=None, max_length=1024, description="Why the device is not in use. Left out: it is in use."
+    capacity: Quantity | None = Field(
+        default=None, description="What may be taken of it, in bytes. Left out: it has not been opened."
     )
+    used: Quantity | None = Field(default=None, description="What is taken of it, in bytes.")
 
 
 class CacheNodeStatus(Model):

@@ -16,14 +16,14 @@ from pydantic import BaseModel
 
 from kvtier_operator.desired.actions import Action, Apply, Plan, Stage
 from kvtier_operator.desired.cache_nodes import NodeSteps, decide_cache_nodes
-from kvtier_operator.desired.grants import pools_by_class
+from kvtier_operator.desired.grants import class_grants, pools_by_class
 from kvtier_operator.desired.ownership import Ownership, decide_owners
 from kvtier_operator.desired.store import spec_hash
 from kvtier_operator.desired.stores import StoreSteps, decide_stores
 from kvtier_operator.names import class_of_store
 from kvtier_operator.objects import CACHE_NODES, CACHE_POOLS, CONFIG_MAPS, DAEMON_SETS, TIER_CLASSES, Resource, Target
 from kvtier_operator.settings import Settings
-from kvtier_operator.status.cache_pool import ReadyNodes, invalid_pool_status, pool_status
+from kvtier_operator.status.cache_pool import Granted, ReadyNodes, invalid_pool_status, pool_status
 from kvtier_operator.status.deletion import deleting_status
 from kvtier_operator.status.events import changes, event, node_changes
 from kvtier_operator.status.findings import serves
@@ -104,15 +104,25 @@ def _statuses(
 
 def _pool_statuses(view: View, pods: Mapping[str, list[PodFacts]], now: datetime) -> Iterator[_StatusChange]:
     ready = _ready_nodes(view, pods)
-    granted = {pool.meta.uid for pools in pools_by_class(view).values() for pool in pools}
+    granted = _granted(view)
     for pool in view.pools.values():
         if pool.spec is None:
             status = invalid_pool_status(pool, now)
         else:
             nodes = ready.get(pool.spec.tier_class, ReadyNodes())
-            status = pool_status(pool, view, nodes, pool.meta.uid in granted, now)
+            status = pool_status(pool, view, nodes, granted.get(pool.meta.uid, Granted(pool=False)), now)
         if status != pool.status:
             yield CACHE_POOLS, pool.meta, _conditions(pool.status), status
+
+
+def _granted(view: View) -> Mapping[str, Granted]:
+    """By UID, how far each pool fits in. One whose class cannot be read is told that, not this."""
+    granted: dict[str, Granted] = {}
+    for name, pools in pools_by_class(view).items():
+        tier_class = view.classes.get(name)
+        left_out = class_grants(pools, tier_class.spec.tiers).left_out if tier_class and tier_class.spec else {}
+        granted |= {pool.meta.uid: Granted(accounts_left_out=left_out.get(pool.meta.uid, 0)) for pool in pools}
+    return granted
 
 
 def _ready_nodes(view: View, pods: Mapping[str, list[PodFacts]]) -> Mapping[str, ReadyNodes]:

@@ -1,7 +1,8 @@
 """Clients that map the arena while the store is killed: one that reads all the time, one that sleeps on what it holds.
 
-A process each, since one of them is stopped. Run as `python -m tests.chaos.bystander SOCKET CHAINS read|hold`; CHAINS
-is a file that is replaced as more is stored. Commands are lines on stdin, answers are JSON lines on stdout.
+A process each, since one of them is stopped. Run as `python -m tests.chaos.bystander SOCKETS CHAINS read|hold`, where
+SOCKETS is a JSON map by pool and CHAINS a file that is replaced as more is stored. Commands are lines on stdin,
+answers are JSON lines on stdout.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from kvtier_client.client import Client
 from kvtier_client.protocol.messages import PageId
 from kvtier_client.results import Held
 
+from tests.chaos.clients import Clients
 from tests.chaos.ledger import Ledger, is_right
-from tests.chaos.workload import SHAPES, BlockHash, PageKey
+from tests.chaos.workload import SHAPE_BY_NAME, SHAPES, BlockHash, PageKey
 
 READ_PAUSE_S: Final = 0.004
 """Between reads, to leave the processors to the store."""
@@ -75,13 +76,13 @@ def check_held(chain: Chain, held: Held, tally: Tally) -> None:
     tally.stale += len(matches) - intact
 
 
-def get(client: Client, chain: Chain) -> Held:
+def get(clients: Clients, chain: Chain) -> Held:
     """Hold the chain's leading blocks."""
-    fingerprint = next(shape.fingerprint for shape in SHAPES if shape.name == chain.shape)
-    return client.get(fingerprint, chain.hashes, pages=(chain.page,), deadline_s=READ_DEADLINE_S)
+    shape = SHAPE_BY_NAME[chain.shape]
+    return clients.of(shape).get(shape.fingerprint, chain.hashes, pages=(chain.page,), deadline_s=READ_DEADLINE_S)
 
 
-def read_until_told(client: Client, chains_file: Path, rng: random.Random) -> None:
+def read_until_told(clients: Clients, chains_file: Path, rng: random.Random) -> None:
     """Read random chains until stdin ends, then say what was seen."""
     told = threading.Thread(target=sys.stdin.read, daemon=True)
     told.start()
@@ -94,12 +95,12 @@ def read_until_told(client: Client, chains_file: Path, rng: random.Random) -> No
             known = changed, read_chains(chains_file)
         if known[1]:
             chain = rng.choice(known[1])
-            with get(client, chain) as held:
+            with get(clients, chain) as held:
                 check_held(chain, held, tally)
     say(tally)
 
 
-def hold_when_told(client: Client, chains_file: Path, rng: random.Random) -> None:
+def hold_when_told(clients: Clients, chains_file: Path, rng: random.Random) -> None:
     """At each line on stdin: check what was held since the last one, say it, and hold something new."""
     tally = Tally()
     held: list[tuple[Chain, Held]] = []
@@ -108,7 +109,7 @@ def hold_when_told(client: Client, chains_file: Path, rng: random.Random) -> Non
             check_held(chain, holding, tally)
             holding.release()
         chains = read_chains(chains_file)
-        held = [(chain, get(client, chain)) for chain in rng.sample(chains, min(8, len(chains)))]
+        held = [(chain, get(clients, chain)) for chain in rng.sample(chains, min(8, len(chains)))]
         say(tally)
 
 
@@ -119,14 +120,12 @@ def say(tally: Tally) -> None:
 
 def main(arguments: Iterable[str]) -> None:
     """Run one bystander."""
-    socket_path, chains_file, mode = arguments
+    sockets, chains_file, mode = arguments
     behaviours = {"read": read_until_told, "hold": hold_when_told}
     logging.getLogger("kvtier.client").setLevel(logging.ERROR)  # the store's absence is what this is about
-    client = Client(socket_path)
-    try:
-        behaviours[mode](client, Path(chains_file), random.Random(time.monotonic_ns()))
-    finally:
-        client.close()
+    by_pool = {pool: Path(path) for pool, path in msgspec.json.decode(sockets, type=dict[str, str]).items()}
+    with Clients(by_pool) as clients:
+        behaviours[mode](clients, Path(chains_file), random.Random(time.monotonic_ns()))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +25,11 @@ class BystanderFailed(Exception):
 class BystanderProcess:
     """A client in a process of its own. Not thread-safe."""
 
-    def __init__(self, socket_path: Path, chains_file: Path, mode: str) -> None:
+    def __init__(self, sockets: Mapping[str, Path], chains_file: Path, mode: str) -> None:
         """Start it; `mode` is `read` or `hold`. It dies with this process."""
         self._mode = mode
-        command = [sys.executable, "-m", "tests.chaos.bystander", str(socket_path), str(chains_file), mode]
+        named = msgspec.json.encode({pool: str(path) for pool, path in sockets.items()}).decode()
+        command = [sys.executable, "-m", "tests.chaos.bystander", named, str(chains_file), mode]
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *command],
             cwd=REPOSITORY,

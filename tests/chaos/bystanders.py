@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.chaos.bystander import Tally, write_chains
@@ -12,8 +13,8 @@ from tests.chaos.ledger import Ledger
 class Bystanders:
     """Both clients; absent before `meet` and after `part`. Not thread-safe."""
 
-    def __init__(self, socket_path: Path, chains_file: Path, ledger: Ledger) -> None:
-        self._socket_path = socket_path
+    def __init__(self, sockets: Mapping[str, Path], chains_file: Path, ledger: Ledger) -> None:
+        self._sockets = sockets
         self._chains_file = chains_file
         self._ledger = ledger
         self._reader: BystanderProcess | None = None
@@ -25,9 +26,9 @@ class Bystanders:
         """Start both; one reads, the other holds what it can and is stopped. Does nothing when they are there."""
         write_chains(self._chains_file, self._ledger)
         if self._reader is None:
-            self._reader = BystanderProcess(self._socket_path, self._chains_file, "read")
+            self._reader = BystanderProcess(self._sockets, self._chains_file, "read")
         if self._sleeper is None:
-            self._sleeper = BystanderProcess(self._socket_path, self._chains_file, "hold")
+            self._sleeper = BystanderProcess(self._sockets, self._chains_file, "hold")
             self._sleeper_seen = self._sleeper.check()
             self._sleeper.stop()
 

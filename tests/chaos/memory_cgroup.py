@@ -64,6 +64,14 @@ class PodMemory:
         container.mkdir()
         return container
 
+    def members(self, container: Path) -> list[int]:
+        """The processes that run in it."""
+        return _members(container)
+
+    def kill_container(self, container: Path) -> None:
+        """kill -9 of all that runs in it; does not wait."""
+        _kill_members(container)
+
     def remove_container(self, container: Path) -> None:
         """Wait until its last process is gone, then remove it.
 
@@ -97,9 +105,7 @@ def remove_remains(prefix: str) -> None:
 def _remove_pod(pod: Path) -> None:
     """End what runs in the pod's containers, and remove all groups."""
     for container in pod.glob("container-*"):
-        for pid in _members(container):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill_members(container)
         _remove_empty(container)
     pod.rmdir()
 
@@ -114,6 +120,12 @@ def _remove_empty(container: Path) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{container} is still in use by {_members(container)}") from error
             time.sleep(0.02)
+
+
+def _kill_members(container: Path) -> None:
+    for pid in _members(container):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _members(group: Path) -> list[int]:

@@ -1,46 +1,45 @@
-"""Reading back: every block that was ever sent is asked for, and what is served is compared bit for bit."""
+"""Reading back: blocks that were sent are asked for, and what is served is compared bit for bit."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
-from kvtier_client.client import Client
 from kvtier_client.protocol.messages import PageId, Tier
 
-from tests.chaos.ledger import Ledger, Verdict, is_right, judge_chain
-from tests.chaos.workload import SHAPES, BlockHash, PageKey, Shape
+from tests.chaos.clients import Clients
+from tests.chaos.ledger import Ledger, Stretch, Verdict, is_right, judge_chain
+from tests.chaos.workload import PageKey
 
 READ_DEADLINE_S: Final = 20.0
 ATTEMPTS: Final = 3
 """A busy machine may miss a deadline; what stays absent is lost."""
 
 
-def read_all(client: Client, ledger: Ledger, attempts: int = ATTEMPTS) -> Verdict:
-    """The verdict on every chain of every layout, page by page."""
+def read_back(clients: Clients, ledger: Ledger, stretches: Iterable[Stretch], attempts: int = ATTEMPTS) -> Verdict:
+    """The verdict on these chains, page by page."""
     verdict = Verdict()
-    for shape in SHAPES:
-        for chain in ledger.chains(shape):
-            for page in shape.pages:
-                verdict.add(read_chain(client, ledger, shape, chain, page, attempts))
+    for stretch in stretches:
+        for page in stretch.shape.pages:
+            verdict.add(read_stretch(clients, ledger, stretch, page, attempts))
     return verdict
 
 
-def read_chain(
-    client: Client, ledger: Ledger, shape: Shape, chain: Sequence[BlockHash], page: PageId, attempts: int
-) -> Verdict:
-    """The verdict on one page of each block of a chain. A page's tier is where it was when it was first served."""
+def read_stretch(clients: Clients, ledger: Ledger, stretch: Stretch, page: PageId, attempts: int) -> Verdict:
+    """The verdict on one page of each block of a stretch. A page's tier is where it was when it was first served."""
     verdict = Verdict()
     tiers: list[Tier] = []
+    shape, chain, start = stretch
     for attempt in range(attempts):
         time.sleep(0.2 * attempt)
+        client = clients.of(shape)
         with client.get(shape.fingerprint, chain, pages=(page,), deadline_s=READ_DEADLINE_S) as held:
-            keys = [PageKey(shape.name, block, page) for block in chain[: held.blocks]]
-            matches = [is_right(key, view) for key, view in zip(keys, held.views, strict=True)]
+            keys = [PageKey(shape.name, block, page) for block in chain[start : held.blocks]]
+            matches = [is_right(key, view) for key, view in zip(keys, held.views[start:], strict=True)]
             tiers += [Tier(tier) for tier in held.tiers[len(tiers) :]]
-            matches = matches[: held.intact()]
-        verdict = judge_chain(ledger, shape, chain, page, matches, tiers)
-        if len(matches) == len(chain) or not (verdict.lost_flushed or verdict.lost_dram):
+            matches = matches[: max(0, held.intact() - start)]
+        verdict = judge_chain(ledger, stretch, page, matches, tiers)
+        if len(matches) == len(chain) - start or not (verdict.lost_flushed or verdict.lost_dram):
             break
     return verdict

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from tests.chaos.ledger import Verdict
-from tests.chaos.scene import Scene
+from tests.chaos.report import CrashReport
+from tests.chaos.scene import Scene, keep_log, open_scene
+
+LEAST_DRAM_BYTES: Final = 768 << 20
+DRAM_PER_KILL: Final = 20 << 20
+"""Capacity for somewhat more than a round writes, in several size classes."""
+PAGES_PER_KILL: Final = 1_200
+"""Drawn evenly from all that is promised; what was sent since the last kill is read on top."""
 
 
 class Moment(StrEnum):
@@ -40,45 +49,12 @@ def decide_round(kills: int, with_put_in_flight: int) -> Round:
     return Round(calm if at_rest else Moment.PUT_IN_FLIGHT, node_memory_lost=kills % 5 == 2)
 
 
-class CrashReport(msgspec.Struct):
-    """The result, as in `.out/crash.json`."""
-
-    seed: int
-    kills: int = 0
-    served: int = 0
-    """Page reads after restarts that were compared and right."""
-    lost_dram: int = 0
-    """Acknowledged pages whose slot in the arena did not survive."""
-    lost_flushed: int = 0
-    """Pages acknowledged as flushed that were not served."""
-    wrong: int = 0
-    """Pages served with other bytes, to whomever."""
-    kills_with_put_in_flight: int = 0
-    kills_while_recovering: int = 0
-    """Not counted in `kills`."""
-    node_memory_losses: int = 0
-    promised_pages: int = 0
-    """Pages that the last restart had to bring back."""
-    failed_puts: int = 0
-    """Puts that a running store did not take, before the kill or after the restart."""
-    oom_kills: int = 0
-    served_meanwhile: int = 0
-    """Page reads of the client that runs and the one that is stopped."""
-    written_bytes: int = 0
-    memory_limit_bytes: int = 0
-    memory_peak_bytes: int = 0
-    wall_s: float = 0.0
-
-    def faults(self, least_served: int, least_in_flight: int) -> list[str]:
-        """What breaks a guarantee or leaves it unproven, in sentences; empty when all is well."""
-        nothing_allowed = ("lost_dram", "lost_flushed", "wrong", "failed_puts", "oom_kills")
-        broken = [f"{name} is {getattr(self, name)}, must be 0" for name in nothing_allowed if getattr(self, name)]
-        unproven = {"served": least_served, "kills_with_put_in_flight": least_in_flight}
-        return broken + [
-            f"{name} is {getattr(self, name)}, must be at least {least}"
-            for name, least in unproven.items()
-            if getattr(self, name) < least
-        ]
+def count(verdict: Verdict, report: CrashReport) -> None:
+    """Add a reading's findings to the report."""
+    report.served += verdict.served
+    report.lost_dram += len(verdict.lost_dram)
+    report.lost_flushed += len(verdict.lost_flushed)
+    report.wrong += len(verdict.wrong)
 
 
 def run_round(scene: Scene, this: Round, report: CrashReport) -> Verdict:
@@ -96,22 +72,30 @@ def run_round(scene: Scene, this: Round, report: CrashReport) -> Verdict:
         report.node_memory_losses += 1
     scene.start()
     report.failed_puts += scene.finish_puts(unfinished)
-    verdict = scene.read_back()
+    drawn, verdict = scene.read_drawn_and_fresh(PAGES_PER_KILL)
+    report.drawn += drawn.served
+    verdict.add(drawn)
     scene.bystanders.wake_sleeper()
     scene.bystanders.meet()
-    report.served += verdict.served
-    report.lost_dram += len(verdict.lost_dram)
-    report.lost_flushed += len(verdict.lost_flushed)
-    report.wrong += len(verdict.wrong)
+    count(verdict, report)
     report.promised_pages = scene.ledger.promised_pages()
     return verdict
 
 
-def run_rounds(scene: Scene, kills: int, report: CrashReport, say: Callable[[str], None]) -> None:
-    """So many kills of the scene's store, one line each; `report` is true at every moment.
+def run_kills(kills: int, rng: random.Random, report: CrashReport, say: Callable[[str], None]) -> None:
+    """So many kills of a store, one line each; `report` is true at every moment.
 
-    Raises StoreFailed when it does not come back, BystanderFailed, TimeoutError.
+    Raises CgroupUnavailable, StoreFailed when it does not come back, BystanderFailed, TimeoutError.
     """
+    with open_scene(rng, max(LEAST_DRAM_BYTES, kills * DRAM_PER_KILL)) as scene:
+        try:
+            _run_rounds(scene, kills, report, say)
+        finally:
+            if report.lost_dram or report.lost_flushed or report.wrong:
+                keep_log(scene, report.seed)
+
+
+def _run_rounds(scene: Scene, kills: int, report: CrashReport, say: Callable[[str], None]) -> None:
     begin = time.monotonic()
     report.memory_limit_bytes = scene.memory.limit_bytes
     scene.start()
@@ -122,15 +106,15 @@ def run_rounds(scene: Scene, kills: int, report: CrashReport, say: Callable[[str
         report.oom_kills = scene.memory.oom_kills()
         report.memory_peak_bytes = scene.memory.peak_bytes()
         report.written_bytes = scene.ledger.written_bytes()
-        report.wall_s = round(time.monotonic() - begin, 1)
         lost = ", node's memory lost" if this.node_memory_lost else ""
         say(
             f"kill {report.kills}/{kills} ({this.moment}{lost}): {report.promised_pages} pages promised, "
             f"{verdict.served} read right, lost {len(verdict.lost_dram)} dram {len(verdict.lost_flushed)} flushed, "
-            f"wrong {len(verdict.wrong)}; {report.wall_s:.0f} s"
+            f"wrong {len(verdict.wrong)}; {time.monotonic() - begin:.0f} s"
         )
         for line in verdict.wrong[:5]:
             say(f"  wrong: {line}")
+    count(scene.read_back(), report)
     scene.bystanders.part()
     seen = scene.bystanders.seen()
     report.served_meanwhile = seen.served

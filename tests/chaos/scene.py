@@ -10,22 +10,22 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from kvtier_client.client import Client
-
 from tests.chaos import memory_cgroup
 from tests.chaos.bystanders import Bystanders
-from tests.chaos.ledger import Ledger, Verdict
+from tests.chaos.clients import Clients
+from tests.chaos.ledger import Ledger, Stretch, Verdict, draw
 from tests.chaos.memory_cgroup import PodMemory
-from tests.chaos.readback import ATTEMPTS, read_all
+from tests.chaos.readback import ATTEMPTS, read_back
 from tests.chaos.store_process import StorePlace, StoreProcess, free_port
 from tests.chaos.workload import PutPlan
-from tests.chaos.writer import Writer, make_pages, put
+from tests.chaos.writer import Acknowledged, Writer, ignore, make_pages, put
 
+OUT: Final = Path(__file__).resolve().parents[2] / ".out"
 PREFIX: Final = "kvtier-crash"
 SHARED_MEMORY: Final = Path("/dev/shm")
 DISK: Final = Path("/var/tmp")
@@ -33,35 +33,63 @@ WRITERS: Final = 2
 MOST_PUTS: Final = 12
 """Of one writer between two kills."""
 WAIT_FOR_PUT_S: Final = 30.0
+ALONE: Final = 0.25
+"""How often a kill takes the store's main process only."""
 
 
 class Scene:
     """One store and its clients. Made by `open_scene`. One thread may command it."""
 
-    def __init__(self, place: StorePlace, memory: PodMemory, rng: random.Random) -> None:
-        self.ledger = Ledger()
+    def __init__(
+        self,
+        place: StorePlace,
+        memory: PodMemory,
+        rng: random.Random,
+        ledger: Ledger,
+        acknowledged: Acknowledged,
+    ) -> None:
+        self.ledger = ledger
         self.place = place
         self.memory = memory
-        self.bystanders = Bystanders(place.socket, place.scratch / "chains", self.ledger)
+        self.bystanders = Bystanders(place.sockets, place.scratch / "chains", self.ledger)
         self._store = StoreProcess(place, memory)
         self._rng = rng
-        self._writers = [Writer(place.socket, self.ledger, random.Random(rng.random())) for _ in range(WRITERS)]
+        self._clients = [Clients(place.sockets) for _ in range(WRITERS)]
+        self._writers = [Writer(it, self.ledger, random.Random(rng.random()), acknowledged) for it in self._clients]
         self._put_s = 0.01
         self._ready_s = 1.0
+
+    def store_puts(self, puts: int) -> None:
+        """Let the writers store until one of them has begun so many puts; they go on.
+
+        Raises TimeoutError when one ends by itself.
+        """
+        if not self._start_writers().wait_begun(puts, WAIT_FOR_PUT_S):
+            raise TimeoutError(f"a writer had not begun {puts} puts in {WAIT_FOR_PUT_S:.0f} s")
 
     def close(self) -> None:
         """End every process of the scene, stopped ones too."""
         self.bystanders.end()
         self._store.kill()
         for writer in self._writers:
-            writer.close()
+            writer.join()
+        for clients in self._clients:
+            clients.close()
 
     def start(self) -> None:
         """Start the store, while a killed one's movers may still end, and wait until it serves."""
         begin = time.monotonic()
-        self._store.start()
-        self._store.wait_ready()
+        self.start_unready()
+        self.wait_ready()
         self._ready_s = time.monotonic() - begin
+
+    def start_unready(self) -> None:
+        """Start the store and do not wait."""
+        self._store.start()
+
+    def wait_ready(self) -> None:
+        """Return once the store serves and nothing of killed ones is left. Raises StoreFailed, TimeoutError."""
+        self._store.wait_ready()
         self._store.bury()
 
     def store_until_put_in_flight(self) -> bool:
@@ -91,11 +119,19 @@ class Scene:
         return unanswered == [None] * WRITERS
 
     def kill(self) -> list[PutPlan]:
-        """kill -9 of the store; returns the puts that were in flight and not acknowledged."""
+        """kill -9 of the store, one time of four of its main process alone; returns the puts that were not answered."""
         for writer in self._writers:
             writer.stop()
-        self._store.kill()
+        self._store.kill(alone=self._rng.random() < ALONE)
         return [plan for plan in [writer.join() for writer in self._writers] if plan is not None]
+
+    def processes_in_the_kernel(self) -> list[int]:
+        """The store's processes whose I/O a device does not answer."""
+        return self._store.processes_in_the_kernel()
+
+    def bury(self) -> None:
+        """Return when nothing of the killed store is left; its container, its files and its mount are free then."""
+        self._store.bury()
 
     def kill_while_recovering(self) -> None:
         """Start the killed store, and kill it mostly before it is ready."""
@@ -106,7 +142,7 @@ class Scene:
     def lose_node_memory(self) -> None:
         """With the store killed: all clients are gone too, and the arena is empty, as after a node's restart."""
         self.bystanders.part()
-        self._store.bury()
+        self.bury()
         self.place.empty_arena()
         self.ledger.lose_arena()
 
@@ -115,25 +151,37 @@ class Scene:
 
         A put whose parent went with the node's memory cannot be stored, and is left out.
         """
-        possible = [p for p in unfinished if p.parent is None or p.parent in self.ledger.parents_for(p.shape)]
-        with closing(self._new_client()) as client:
-            return sum(not put(client, self.ledger, plan, make_pages(plan)) for plan in possible)
+        possible = [p for p in unfinished if p.parent is None or self.ledger.is_whole(p.shape, p.parent)]
+        with Clients(self.place.sockets) as clients:
+            return sum(put(clients, self.ledger, plan, make_pages(plan)) is None for plan in possible)
 
-    def read_back(self, attempts: int = ATTEMPTS) -> Verdict:
-        """Read all and compare; what is found lost is no longer expected."""
-        with closing(self._new_client()) as client:
-            verdict = read_all(client, self.ledger, attempts)
+    def read_back(self, stretches: Sequence[Stretch] | None = None, attempts: int = ATTEMPTS) -> Verdict:
+        """Read these, or all, and compare; what is found lost is no longer expected."""
+        with Clients(self.place.sockets) as clients:
+            verdict = read_back(
+                clients, self.ledger, self.ledger.stretches() if stretches is None else stretches, attempts
+            )
         self.ledger.forgive(verdict.lost_dram | verdict.lost_flushed)
         return verdict
 
-    def _new_client(self) -> Client:
-        return Client(str(self.place.socket))
+    def read_drawn_and_fresh(self, least_drawn: int) -> tuple[Verdict, Verdict]:
+        """The verdicts on at least so many pages, drawn evenly from all, and on what was sent since the last call."""
+        stretches, fresh = self.ledger.stretches(), self.ledger.take_fresh()
+        drawn = self.read_back(draw(stretches, least_drawn, self._rng))
+        return drawn, self.read_back([it for it in stretches if not fresh.isdisjoint(it.blocks)])
 
     def _start_writers(self) -> Writer:
         """The one of them that the kill waits for."""
         for writer in self._writers:
             writer.start()
         return self._rng.choice(self._writers)
+
+
+def keep_log(scene: Scene, seed: int) -> None:
+    """Copy what the scene's store said to `.out`."""
+    OUT.mkdir(exist_ok=True)
+    if scene.place.log.exists():
+        shutil.copy(scene.place.log, OUT / f"crash-{seed}.log")
 
 
 def remove_remains() -> None:
@@ -146,8 +194,20 @@ def remove_remains() -> None:
 
 
 @contextmanager
-def open_scene(rng: random.Random, dram_bytes: int) -> Iterator[Scene]:
+def open_scene(
+    rng: random.Random,
+    dram_bytes: int,
+    nvme_bytes: int | None = None,
+    media: Path | None = None,
+    raw: Path | None = None,
+    ledger: Ledger | None = None,
+    acknowledged: Acknowledged = ignore,
+) -> Iterator[Scene]:
     """A scene whose store does not run yet; its memory is limited as the operator would.
+
+    Its nvme tier is the block device `raw`, or the folder `media`, or a folder of its own, by default of four times
+    the size of its DRAM. `ledger`: what earlier stores
+    promised of what is there. `acknowledged` hears of each put that is answered.
 
     Raises CgroupUnavailable.
     """
@@ -158,13 +218,14 @@ def open_scene(rng: random.Random, dram_bytes: int) -> Iterator[Scene]:
         disk = stack.enter_context(tempfile.TemporaryDirectory(prefix=own, dir=DISK))
         place = StorePlace(
             arena=Path(shared_memory) / "arena",
-            media=Path(disk) / "media",
+            media=media or Path(disk) / "media",
             scratch=Path(disk) / "scratch",
             dram_bytes=dram_bytes,
-            nvme_bytes=4 * dram_bytes,
+            nvme_bytes=nvme_bytes or 4 * dram_bytes,
             http_port=free_port(),
+            raw=raw,
         )
         memory = stack.enter_context(PodMemory(Path(shared_memory).name, place.pod_memory_bytes))
-        scene = Scene(place, memory, rng)
+        scene = Scene(place, memory, rng, ledger or Ledger(), acknowledged)
         stack.callback(scene.close)
         yield scene

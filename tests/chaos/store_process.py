@@ -1,27 +1,33 @@
-"""A store of its own: its files, its memory limit, its process, and the ways in which it is ended."""
+"""A store of its own: its files, its memory limit, its processes, and the ways in which they are ended."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import yaml
-from kvtier_client.client import Client
 from kvtier_client.protocol.messages import LAYOUT_BYTES
 from kvtier_crds.models import Tiers
 from kvtier_operator.desired.resources import store_memory_bytes
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.chaos.clients import Clients
 from tests.chaos.memory_cgroup import PodMemory
+from tests.chaos.workload import POOLS, SHAPES
 
 READY_DEADLINE_S: Final = 60.0
-POLL_S: Final = 0.1
+POLL_S: Final = 0.02
+DEVICE: Final = "disk"
+"""The nvme device's name."""
 KVTIER_STORE: Final = Path(sys.executable).with_name("kvtier-store")
 _ENTER_CGROUP: Final = 'echo $$ > "$0" && exec "$@"'
 
@@ -32,7 +38,7 @@ class StoreFailed(Exception):
 
 @dataclass(frozen=True)
 class StorePlace:
-    """Where a store keeps what, and how much. The capacities are the pool's quotas too."""
+    """Where a store keeps what, and how much. Each pool's quotas are its even share."""
 
     arena: Path
     media: Path
@@ -40,11 +46,18 @@ class StorePlace:
     dram_bytes: int
     nvme_bytes: int
     http_port: int
+    raw: Path | None = None
+    """The nvme tier's block device; None: it is the folder `media`."""
 
     @property
-    def socket(self) -> Path:
-        """The pool's listening socket."""
-        return self.scratch / "pool.sock"
+    def sockets(self) -> dict[str, Path]:
+        """The listening socket of each pool."""
+        return {pool: self.scratch / f"{pool}.sock" for pool in POOLS}
+
+    @property
+    def pool_uids(self) -> dict[str, str]:
+        """The pools' names by UID."""
+        return {f"0c5a11ed-0000-4000-8000-{number:012}": pool for number, pool in enumerate(POOLS, 1)}
 
     @property
     def log(self) -> Path:
@@ -55,30 +68,41 @@ class StorePlace:
     def pod_memory_bytes(self) -> int:
         """The memory limit that the operator gives the pod of such a store, arena included."""
         dram = {"capacityPerNode": str(self.dram_bytes)}
-        nvme = {"capacityPerNode": str(self.nvme_bytes), "devices": [{"name": "disk", "path": str(self.media)}]}
+        nvme = {"capacityPerNode": str(self.nvme_bytes), "devices": [{"name": DEVICE, "path": str(self.media)}]}
         return store_memory_bytes(Tiers.model_validate({"dram": dram, "nvme": nvme}))
 
     def write_config(self) -> Path:
         """Make the folders and the configuration file."""
         for folder in (self.arena, self.media, self.scratch):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = {
-            "name": "chaos/crash",
-            "uid": "0c5a11ed-0000-4000-8000-000000000001",
-            "dramQuota": str(self.dram_bytes),
-            "nvmeQuota": str(self.nvme_bytes),
-            "socket": str(self.socket),
-        }
+        pools = [
+            {
+                "name": f"chaos/{pool}",
+                "uid": uid,
+                "dramQuota": str(self.dram_bytes // len(POOLS)),
+                "nvmeQuota": str(self.nvme_bytes // len(POOLS)),
+                "socket": str(self.sockets[pool]),
+            }
+            for uid, pool in self.pool_uids.items()
+        ]
+        medium = {"device": str(self.raw)} if self.raw else {"path": str(self.media)}
         config = {
             "arena": {"path": str(self.arena), "capacity": str(self.dram_bytes)},
-            "nvme": {"capacity": str(self.nvme_bytes), "devices": [{"name": "disk", "path": str(self.media)}]},
-            "pools": [pool],
+            "nvme": {"capacity": str(self.nvme_bytes), "devices": [{"name": DEVICE, **medium}]},
+            "pools": pools,
             "http": {"port": self.http_port},
             "movers": 2,
         }
         path = self.scratch / "store.yaml"
         path.write_text(yaml.safe_dump(config))
         return path
+
+    def device_state(self) -> str:
+        """The nvme device's state, in the store's words. Raises OSError while nobody answers."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics", timeout=5.0) as page:
+            families = text_string_to_metric_families(page.read().decode())
+        samples = [it for family in families if family.name == "kvtier_device_state" for it in family.samples]
+        return next((it.labels["state"] for it in samples if it.value and it.labels["device"] == DEVICE), "unknown")
 
     def empty_arena(self) -> None:
         """Take away all that the node's memory held, as a restarted node does."""
@@ -122,12 +146,21 @@ class StoreProcess:
                 raise StoreFailed(f"not ready in {READY_DEADLINE_S:.0f} s; its log ends with:\n{self._log_tail()}")
             time.sleep(POLL_S)
 
-    def kill(self) -> None:
-        """kill -9 of the index process, which takes the movers with it; return when it is reaped."""
+    def kill(self, *, alone: bool = False) -> None:
+        """kill -9 of the index process, and as a container's end of all others with it; return when it is reaped.
+
+        Killed `alone`, it takes the movers with it as their parent, and its attendant ends when it notices.
+        """
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
+            if not alone:
+                self._memory.kill_container(self._containers[-1])
+
+    def processes_in_the_kernel(self) -> list[int]:
+        """Those of the last store's processes that wait for a device's answer."""
+        return [pid for pid in self._memory.members(self._containers[-1]) if _waits_for_device(pid)]
 
     def bury(self) -> None:
         """Remove the containers of killed stores.
@@ -141,12 +174,25 @@ class StoreProcess:
 
     def _answers(self) -> bool:
         """Whether a client that comes now is served; HTTP would do, but for a killed store's attendant."""
-        with Client(self.place.socket, deadline_s=5.0) as client:
-            client.lookup(bytes(LAYOUT_BYTES), [bytes(32)])
-            return not client.misses
+        with Clients(self.place.sockets) as clients:
+            for client in (clients.of(shape) for shape in SHAPES):
+                client.lookup(bytes(LAYOUT_BYTES), [bytes(32)], deadline_s=5.0)
+                if client.misses:
+                    return False
+        return True
 
     def _log_tail(self) -> str:
         return "\n".join(self.place.log.read_text(errors="replace").splitlines()[-25:])
+
+
+def _waits_for_device(pid: int) -> bool:
+    """Whether a thread cannot be interrupted, or waits for FUSE, where it can until it is killed."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state == "D" or (task / "wchan").read_text() == "request_wait_answer":
+                return True
+    return False
 
 
 def free_port() -> int:

@@ -8,11 +8,12 @@ from collections import Counter
 import pytest
 from kvtier_client.protocol.messages import Reach, Tier
 
-from tests.chaos.ledger import Ledger, Verdict, is_right, judge_chain
-from tests.chaos.rounds import CrashReport, Moment, decide_round
+from tests.chaos.ledger import Ledger, Stretch, Verdict, draw, is_right, judge_chain
+from tests.chaos.report import CrashReport, Least, find_faults, join
+from tests.chaos.rounds import Moment, decide_round
 from tests.chaos.workload import SHAPE_BY_NAME, PageKey, PutPlan, decide_chain, payload
 
-SHAPE = SHAPE_BY_NAME["aligned"]
+SHAPE = SHAPE_BY_NAME["one/aligned"]
 PAGE = SHAPE.pages[0]
 
 
@@ -21,8 +22,12 @@ def chain_of(blocks: int, reach: Reach, parent: PutPlan | None = None) -> PutPla
     return PutPlan(SHAPE, parent.blocks[-1] if parent else None, hashes, SHAPE.pages, reach)  # type: ignore[arg-type]
 
 
+def stretch_of(plan: PutPlan, start: int = 0) -> Stretch:
+    return Stretch(SHAPE, list(plan.blocks), start)
+
+
 def judge(ledger: Ledger, plan: PutPlan, served: int, tier: Tier = Tier.DRAM) -> Verdict:
-    return judge_chain(ledger, SHAPE, plan.blocks, PAGE, [True] * served, [tier] * served)
+    return judge_chain(ledger, stretch_of(plan), PAGE, [True] * served, [tier] * served)
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def test_acknowledged_pages_served_from_dram_are_all_well(ledger: Ledger, flushe
 
 def test_absent_flushed_page_is_lost_in_both_ways(ledger: Ledger, flushed: PutPlan) -> None:
     verdict = judge(ledger, flushed, served=3)
-    assert verdict.lost_flushed == verdict.lost_dram == {PageKey("aligned", flushed.blocks[3], PAGE)}
+    assert verdict.lost_flushed == verdict.lost_dram == {PageKey(SHAPE.name, flushed.blocks[3], PAGE)}
 
 
 def test_page_whose_slot_was_lost_but_nvme_has_it_is_lost_dram(ledger: Ledger, flushed: PutPlan) -> None:
@@ -74,13 +79,13 @@ def test_unacknowledged_page_may_be_absent_but_not_wrong(ledger: Ledger) -> None
     plan = chain_of(2, Reach.FLUSHED)
     ledger.expect(plan)
     assert judge(ledger, plan, served=0) == Verdict()
-    assert len(judge_chain(ledger, SHAPE, plan.blocks, PAGE, [True, False], [Tier.DRAM] * 2).wrong) == 1
+    assert len(judge_chain(ledger, stretch_of(plan), PAGE, [True, False], [Tier.DRAM] * 2).wrong) == 1
 
 
 @pytest.mark.parametrize("damage", ["flip", "other block", "short", "long"])
 def test_bytes_that_are_not_the_pages_own_are_wrong(damage: str) -> None:
     key, other = (
-        PageKey("aligned", plan.blocks[0], PAGE) for plan in (chain_of(1, Reach.DRAM), chain_of(1, Reach.DRAM))
+        PageKey(SHAPE.name, plan.blocks[0], PAGE) for plan in (chain_of(1, Reach.DRAM), chain_of(1, Reach.DRAM))
     )
     right = payload(key)
     served = {
@@ -101,7 +106,7 @@ def test_chains_touch_every_block_and_share_ancestors(ledger: Ledger, flushed: P
 
 
 def test_only_blocks_promised_whole_are_continued(ledger: Ledger) -> None:
-    first, second = decide_chain(random.Random(1), SHAPE_BY_NAME["two-ranks"], [])
+    first, second = decide_chain(random.Random(1), SHAPE_BY_NAME["one/two-ranks"], [])
     ledger.expect(first)
     ledger.acknowledge(first, Reach.DRAM)
     assert ledger.parents_for(first.shape) == []
@@ -112,18 +117,74 @@ def test_only_blocks_promised_whole_are_continued(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("figure", ["lost_dram", "lost_flushed", "wrong", "failed_puts", "oom_kills"])
 def test_report_with_any_damage_names_the_fault(figure: str) -> None:
-    report = CrashReport(seed=1, served=10, kills_with_put_in_flight=4)
-    assert report.faults(10, 4) == []
+    report = CrashReport(seed=1, drawn=10, kills_with_put_in_flight=4)
+    assert find_faults(report, Least(drawn=10, kills_with_put_in_flight=4)) == []
     setattr(report, figure, 1)
-    assert report.faults(10, 4) == [f"{figure} is 1, must be 0"]
+    assert find_faults(report, Least(drawn=10, kills_with_put_in_flight=4)) == [f"{figure} is 1, must be 0"]
 
 
 def test_report_with_too_few_reads_or_puts_in_flight_proves_nothing() -> None:
-    report = CrashReport(seed=1, served=9, kills_with_put_in_flight=3)
-    assert report.faults(least_served=10, least_in_flight=4) == [
-        "served is 9, must be at least 10",
+    report = CrashReport(seed=1, drawn=9, kills_with_put_in_flight=3)
+    assert find_faults(report, Least(drawn=10, kills_with_put_in_flight=4)) == [
         "kills_with_put_in_flight is 3, must be at least 4",
+        "drawn is 9, must be at least 10",
     ]
+
+
+def test_bit_flip_that_was_not_detected_is_a_fault() -> None:
+    assert find_faults(CrashReport(bit_flips=3, detected=3), Least(bit_flips=3)) == []
+    assert find_faults(CrashReport(bit_flips=3, detected=2), Least(bit_flips=3)) == [
+        "detected is 2, must be all 3 bit flips"
+    ]
+
+
+def test_joined_report_sums_counts_and_keeps_the_largest_memory() -> None:
+    parts = [
+        CrashReport(5, kills=2, wrong=1, memory_peak_bytes=10, wall_s=9.0),
+        CrashReport(6, kills=3, memory_peak_bytes=30),
+    ]
+    assert join(7, parts, 4.0) == CrashReport(7, kills=5, wrong=1, memory_peak_bytes=30, wall_s=4.0)
+
+
+def test_blocks_above_a_stretch_are_not_judged_on_it(ledger: Ledger, flushed: PutPlan) -> None:
+    below = stretch_of(flushed, start=2)
+    assert judge_chain(ledger, below, PAGE, [True, True], [Tier.DRAM] * 4) == Verdict(served=2)
+    lost = judge_chain(ledger, below, PAGE, [], [Tier.DRAM])
+    assert lost.lost_flushed == {PageKey(SHAPE.name, block, PAGE) for block in flushed.blocks[2:]}
+
+
+def test_stretches_judge_every_block_exactly_once(ledger: Ledger, flushed: PutPlan) -> None:
+    for _ in range(3):
+        ledger.expect(chain_of(2, Reach.DRAM, parent=flushed))
+    judged = [block for stretch in ledger.stretches() for block in stretch.blocks]
+    assert len(judged) == len(set(judged)) == 4 + 3 * 2
+
+
+def test_drawing_reaches_every_block_alike(ledger: Ledger) -> None:
+    for _ in range(10):
+        ledger.expect(chain_of(3, Reach.DRAM))
+    rng = random.Random(1)
+    met = Counter(
+        block for _ in range(2000) for stretch in draw(ledger.stretches(), 3, rng) for block in stretch.blocks
+    )
+    assert len(met) == 30
+    assert max(met.values()) < 1.5 * min(met.values())
+
+
+def test_fork_promises_the_named_pages_alone(ledger: Ledger, flushed: PutPlan) -> None:
+    named = {PageKey(SHAPE.name, block, PAGE) for block in flushed.blocks[:2]}
+    fork = ledger.fork(named)
+    assert judge(fork, flushed, served=2, tier=Tier.NVME) == Verdict(served=2)
+    assert judge(fork, flushed, served=1).lost_flushed == {PageKey(SHAPE.name, flushed.blocks[1], PAGE)}
+    assert list(fork.parents_for(SHAPE)) == list(flushed.blocks[:2])
+    assert ledger.promised_pages() == 4
+
+
+def test_same_page_of_another_pool_has_other_bytes_in_the_same_layout() -> None:
+    here, there = SHAPE_BY_NAME["one/tiny"], SHAPE_BY_NAME["two/tiny"]
+    block = decide_chain(random.Random(1), here, [])[0].blocks[0]
+    assert here.fingerprint == there.fingerprint
+    assert payload(PageKey(here.name, block, PAGE)) != payload(PageKey(there.name, block, PAGE))
 
 
 @pytest.mark.parametrize("answered_before_the_kill", [range(0), range(0, 50, 12)], ids=["no put", "some puts"])

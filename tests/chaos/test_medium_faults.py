@@ -9,24 +9,17 @@ import os
 import random
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
-from kvtier_client.client import Client
-from kvtier_client.protocol.messages import Reach
 
-from tests.chaos.ledger import Verdict
+from tests.chaos.corpus import lose_memory, restart, store_flushed
 from tests.chaos.memory_cgroup import CgroupUnavailable
 from tests.chaos.scene import Scene, open_scene
 from tests.chaos.store_process import StoreFailed
-from tests.chaos.workload import SHAPES, PutPlan, decide_chain
-from tests.chaos.writer import make_pages, put
 
 DRAM_BYTES: Final = 256 << 20
-CHAINS_PER_SHAPE: Final = 6
 SECTOR: Final = 512
 
 Damage = Callable[[Path, random.Random], None]
@@ -48,31 +41,6 @@ def scene(rng: random.Random) -> Iterator[Scene]:
             yield scene
     except CgroupUnavailable as reason:
         pytest.skip(str(reason))
-
-
-def store_flushed(scene: Scene, rng: random.Random) -> list[PutPlan]:
-    """Store chains of every layout, and see that all of it is acknowledged as flushed."""
-    plans = []
-    with closing(Client(str(scene.place.socket))) as client:
-        for shape in SHAPES:
-            for _ in range(CHAINS_PER_SHAPE):
-                chain = decide_chain(rng, shape, scene.ledger.parents_for(shape))
-                plans += [replace(plan, reach=Reach.FLUSHED) for plan in chain]
-                for plan in plans[-len(chain) :]:
-                    assert put(client, scene.ledger, plan, make_pages(plan))
-    return plans
-
-
-def lose_memory(scene: Scene) -> None:
-    """Kill the store and empty the arena, so that nvme alone can serve."""
-    scene.kill()
-    scene.lose_node_memory()
-
-
-def restart(scene: Scene) -> Verdict:
-    """Start the store and read all back; where losses are expected, each chain is asked for once."""
-    scene.start()
-    return scene.read_back(attempts=1)
 
 
 def segments(scene: Scene) -> list[Path]:

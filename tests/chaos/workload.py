@@ -1,4 +1,4 @@
-"""What the crash test stores: layouts, chains that share ancestors, and bytes that follow from their key.
+"""What the crash test stores: pools, layouts, chains that share ancestors, and bytes that follow from their key.
 
 Nothing is kept to compare with: whoever knows a page's key can make the only right payload again.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, NewType
 
 from blake3 import blake3
@@ -17,20 +17,30 @@ BlockHash = NewType("BlockHash", bytes)
 """A block's hash: random here, since the store takes hashes as opaque."""
 
 
+POOLS: Final = ("one", "two")
+"""Both hold the same layouts, and some of the same hashes, with other bytes."""
+
+
 @dataclass(frozen=True)
 class Shape:
-    """A layout: which pages make a block whole, and how long each is."""
+    """A layout in a pool: which pages make a block whole, and how long each is."""
 
-    name: str
+    kind: str
     page_bytes: dict[PageId, int]
     ranks_apart: bool = False
     """Every page comes in a put of its own, as from one rank each."""
     hash_bytes: int = 32
+    pool: str = POOLS[0]
+
+    @property
+    def name(self) -> str:
+        """Names it in the whole test."""
+        return f"{self.pool}/{self.kind}"
 
     @property
     def fingerprint(self) -> bytes:
-        """The layout's key space, 32 bytes."""
-        return blake3(f"kvtier crash test layout {self.name}".encode()).digest()
+        """The layout's key space, 32 bytes; the same in every pool."""
+        return blake3(f"kvtier crash test layout {self.kind}".encode()).digest()
 
     @property
     def pages(self) -> tuple[PageId, ...]:
@@ -38,7 +48,7 @@ class Shape:
         return tuple(self.page_bytes)
 
 
-SHAPES: Final = (
+_KINDS: Final = (
     Shape("tiny", {PageId(0, 0): 1_000}, hash_bytes=16),
     Shape("aligned", {PageId(0, 0): 16_384}),
     Shape("odd", {PageId(0, 0): 36_871}, hash_bytes=64),
@@ -47,6 +57,8 @@ SHAPES: Final = (
     Shape("large", {PageId(0, 0): 131_072}),
 )
 """Sizes below, at and above the device's block, and off its grid."""
+
+SHAPES: Final = tuple(replace(shape, pool=pool) for pool in POOLS for shape in _KINDS)
 
 SHAPE_BY_NAME: Final = {shape.name: shape for shape in SHAPES}
 
@@ -100,3 +112,11 @@ def decide_chain(
     reach = rng.choices((Reach.DRAM, Reach.SEALED, Reach.FLUSHED), weights=(5, 1, 4))[0]
     parts = [(page,) for page in shape.pages] if shape.ranks_apart else [shape.pages]
     return tuple(PutPlan(shape, parent, blocks, pages, reach) for pages in parts)
+
+
+def decide_twin(plans: Sequence[PutPlan], rng: random.Random) -> tuple[PutPlan, ...]:
+    """Sometimes, for a chain from the root: the same hashes in another pool, whose bytes are others."""
+    if plans[0].parent is not None or rng.random() < 0.5:
+        return ()
+    pool = rng.choice([pool for pool in POOLS if pool != plans[0].shape.pool])
+    return tuple(replace(plan, shape=replace(plan.shape, pool=pool)) for plan in plans)

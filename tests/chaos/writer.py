@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 import threading
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
-from kvtier_client.client import Client
 from kvtier_client.protocol.messages import Reach
 from kvtier_client.results import Page
 
+from tests.chaos.clients import Clients
 from tests.chaos.ledger import Ledger
-from tests.chaos.workload import SHAPES, PutPlan, decide_chain, payload
+from tests.chaos.workload import SHAPES, PutPlan, decide_chain, decide_twin, payload
 
 PUT_DEADLINE_S: Final = 20.0
+
+Acknowledged = Callable[[PutPlan, Reach], None]
 
 
 def make_pages(plan: PutPlan) -> list[Page]:
@@ -22,23 +24,33 @@ def make_pages(plan: PutPlan) -> list[Page]:
     return [Page(key.hash, payload(key), key.page) for key in plan.page_keys()]
 
 
-def put(client: Client, ledger: Ledger, plan: PutPlan, pages: list[Page]) -> bool:
-    """Send the put and enter the store's answer in the ledger; False: nothing was acknowledged."""
+def put(clients: Clients, ledger: Ledger, plan: PutPlan, pages: list[Page]) -> Reach | None:
+    """Send the put and enter the store's answer in the ledger; None: nothing was acknowledged."""
     ledger.expect(plan)
+    client = clients.of(plan.shape)
     stored = client.put(plan.shape.fingerprint, plan.parent, pages, reach=plan.reach, deadline_s=PUT_DEADLINE_S)
     if stored.reached is None:
-        return False
-    ledger.acknowledge(plan, Reach(stored.reached), all_new=stored.known_pages == 0)
-    return True
+        return None
+    reached = Reach(stored.reached)
+    ledger.acknowledge(plan, reached, all_new=stored.known_pages == 0)
+    return reached
+
+
+def ignore(_plan: PutPlan, _reach: Reach) -> None:
+    """Nobody else wants to know."""
 
 
 class Writer:
     """Stores in a thread of its own from `start` until a put fails or `join`. One thread may command it."""
 
-    def __init__(self, socket_path: Path, ledger: Ledger, rng: random.Random) -> None:
-        self._client = Client(str(socket_path))
+    def __init__(
+        self, clients: Clients, ledger: Ledger, rng: random.Random, acknowledged: Acknowledged = ignore
+    ) -> None:
+        """`acknowledged` is called in the writer's thread, after the answer to a put."""
+        self._clients = clients
         self._ledger = ledger
         self._rng = rng
+        self._acknowledged = acknowledged
         self._change = threading.Condition()
         self._begun = 0
         self._in_flight = False
@@ -79,15 +91,11 @@ class Writer:
             self._thread.join()
         return self._unanswered
 
-    def close(self) -> None:
-        """End the client too."""
-        self.join()
-        self._client.close()
-
     def _run(self) -> None:
         while True:
             shape = self._rng.choice(SHAPES)
-            for plan in decide_chain(self._rng, shape, self._ledger.parents_for(shape)):
+            plans = decide_chain(self._rng, shape, self._ledger.parents_for(shape))
+            for plan in (*plans, *decide_twin(plans, self._rng)):
                 if self._stopping or not self._store(plan):
                     return
 
@@ -97,9 +105,12 @@ class Writer:
             self._begun += 1
             self._in_flight = True
             self._change.notify_all()
-        acknowledged = put(self._client, self._ledger, plan, pages)
+        reached = put(self._clients, self._ledger, plan, pages)
         with self._change:
             self._in_flight = False
-            self._unanswered = None if acknowledged else plan
+            self._unanswered = None if reached else plan
             self._change.notify_all()
-        return acknowledged
+        if reached is None:
+            return False
+        self._acknowledged(plan, reached)
+        return True

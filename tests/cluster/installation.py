@@ -76,12 +76,12 @@ class Installation:
         """What the cluster says about kvtier's resources and pods."""
         return self.kubectl.explain(SYSTEM, "tierclass,cachepool,cachenode", "-A")
 
-    def store_pod(self, node: str = "n1") -> Manifest:
+    def store_pod(self, node: str = "n1", tier_class: str = TIER_CLASS) -> Manifest:
         """The store's pod on a node. Raises LookupError when there is none."""
-        selector = f"kvtier.io/tier-class={TIER_CLASS}"
+        selector = f"kvtier.io/tier-class={tier_class}"
         found = self.kubectl.get("pods", "-n", SYSTEM, "-l", selector, f"--field-selector=spec.nodeName={node}")
         if not found["items"]:
-            raise LookupError(f"node {node} has no pod of class {TIER_CLASS}")
+            raise LookupError(f"node {node} has no pod of class {tier_class}")
         pod: Manifest = found["items"][0]
         return pod
 
@@ -114,13 +114,13 @@ class Installation:
         """Delete a client pod, and wait until it is gone."""
         self.kubectl("delete", "pod", "-n", namespace, name, "--wait", "--grace-period=1", "--ignore-not-found")
 
-    def kill_store(self, node: str = "n1") -> None:
+    def kill_store(self, node: str = "n1", tier_class: str = TIER_CLASS) -> None:
         """End the store's process on a node as kill -9 does, and return once its pod is Ready again."""
-        pod = self.store_pod(node)
+        pod = self.store_pod(node, tier_class)
         restarts = restart_count(pod)
         kill_store(pod["metadata"]["uid"])
-        self.wait("the store's restart", lambda: restart_count(self.store_pod(node)) > restarts)
-        self.wait("the restarted store to be ready", lambda: is_ready(self.store_pod(node)))
+        self.wait("the store's restart", lambda: restart_count(self.store_pod(node, tier_class)) > restarts)
+        self.wait("the restarted store to be ready", lambda: is_ready(self.store_pod(node, tier_class)))
 
 
 def tier_class() -> Manifest:

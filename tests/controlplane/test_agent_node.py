@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 from kvtier_agent.cachenode import ApiError, CacheNode
+from kvtier_agent.link import Device, DeviceAbsent
 from kvtier_agent.node import keeper as keeper_module
 from kvtier_agent.node.arena import is_mounted, remove_arena
 from kvtier_agent.node.devices import Devices
 from kvtier_agent.node.keeper import ArenaPlace, Keeper
+from kvtier_agent.node.raw_devices import RawDevices
 from kvtier_agent.node.store_link import StoreLink
 
 from dev.cluster.cluster import Cluster
@@ -33,6 +35,7 @@ from tests.controlplane.agent_nodes import (
     until_reason,
 )
 from tests.controlplane.crds_api import Api, Object, connect
+from tests.unit.node.loop_devices import WITH_LOOP_DEVICES, disk_below
 from tests.unit.node.plugin_harness import Store
 
 NODE = "agent-node"
@@ -83,12 +86,14 @@ def machine() -> Iterator[Machine]:
 @asynccontextmanager
 async def running_keeper(api: Api, machine: Machine) -> AsyncIterator[Keeper]:
     """kvtier-node but for its CSI plugin; root may be its store."""
-    link = StoreLink(node=NODE, allowed_uids={0}, published=lambda: ())
+    raw_devices = RawDevices(machine.root / "host")
+    link = StoreLink(node=NODE, allowed_uids={0}, published=lambda: (), raw_devices=raw_devices)
     devices = Devices(
         host_root=machine.root / "host",
         kubelet_dir=machine.root / "kubelet",
         register=machine.root / "devices.json",
         store_uid=STORE_UID,
+        raw_devices=raw_devices,
     )
     async with admin_client(api, machine.root, NODE) as client:
         keeper = Keeper(
@@ -139,6 +144,39 @@ async def test_missing_path_is_reported_and_noticed_once_mended(api: Api, machin
             assert (machine.arena / "store").stat().st_uid == STORE_UID
             in_use = await until_reason(api, NODE, "Released", "InUse")
             assert in_use["status"] == "False"
+
+
+@WITH_LOOP_DEVICES
+async def test_raw_device_is_named_handed_over_once_blank_and_blanked_at_release(api: Api, machine: Machine) -> None:
+    with disk_below(machine.root / "host") as disk:
+        disk.write(b"theirs")
+        nvme = {"capacityPerNode": "256Mi", "devices": [{"name": "raw", "device": disk.device}]}
+        tiers = {"dram": {"capacityPerNode": "128Mi"}, "nvme": nvme}
+        with stored_cache_node(api, NODE, spec(tiers=tiers)):
+            async with running_keeper(api, machine):
+                failing = await until_reason(api, NODE, "Preflight", "DeviceNotBlank")
+                assert failing["status"] == "False"
+                assert "blkdiscard --zeroout --force" in failing["message"]
+                assert (machine.arena / "store").exists(), "the store starts without it"
+                store = Store(machine.node_socket)
+                try:
+                    await store.receive()
+                    assert isinstance((await store.receive())[0], DeviceAbsent)
+                    disk.write(bytes(6))
+                    message, fd = await store.receive_device()
+                    assert message == Device("raw")
+                    assert fd is not None
+                    short = await until_reason(api, NODE, "Preflight", "PreflightPassed")
+                    assert short["status"] == "True", "what the store holds is not looked at"
+                    disk.become_a_stores()
+                    store_cache_node(api, NODE, spec(tiers=tiers, drain=True))
+                    await until_reason(api, NODE, "Released", "InUse")
+                    assert any(disk.read(8))
+                    os.close(fd)
+                finally:
+                    store.close()
+                await until_reason(api, NODE, "Released", "NothingLeft")
+                assert not any(disk.read(1 << 20))
 
 
 async def test_nothing_changed_is_not_written_again(api: Api, machine: Machine) -> None:

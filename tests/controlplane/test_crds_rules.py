@@ -55,6 +55,8 @@ SIZE = "must be a size in bytes such as 8Gi, 500M or 1.5Ti"
 LABEL = "must consist of lower-case letters, digits and `-`, and begin and end with a letter or digit"
 ACCOUNT = "must be the name of a service account, or `*` for every one of the namespace"
 TWO_DEVICES_ONE_PATH = [{"name": "a", "path": "/mnt/a"}, {"name": "b", "path": "/mnt/a"}]
+RAW = "/dev/disk/by-id/nvme-eui.0025384b21404b01"
+TWO_ENTRIES_ONE_DEVICE = [{"name": "a", "device": RAW}, {"name": "b", "device": RAW}]
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,35 @@ BROKEN = [
         f"{NVME}.devices",
         "each device needs a path of its own",
         {"tiers/nvme/devices": TWO_DEVICES_ONE_PATH},
+    ),
+    Case(
+        "TierClass",
+        f"{NVME}.devices",
+        f"{NVME}.devices",
+        "each entry needs a block device of its own",
+        {"tiers/nvme/devices": TWO_ENTRIES_ONE_DEVICE},
+    ),
+    Case(
+        "TierClass",
+        f"{NVME}.devices[]",
+        f"{NVME}.devices[0]",
+        "give either path (a directory) or device (a raw block device)",
+        {"tiers/nvme/devices/0/device": RAW},
+    ),
+    Case(
+        "TierClass",
+        f"{NVME}.devices[]",
+        f"{NVME}.devices[0].initialize",
+        "initialize is for raw block devices; in a directory kvtier touches its own folder only",
+        {"tiers/nvme/devices/0/initialize": "Always"},
+    ),
+    Case(
+        "TierClass",
+        f"{NVME}.devices[].device",
+        f"{NVME}.devices[0].device",
+        "must be a name that stays with the disk or partition, below /dev/disk/by-id, /dev/disk/by-partuuid or "
+        "/dev/disk/by-partlabel; names such as /dev/nvme0n1 change from boot to boot",
+        {"tiers/nvme/devices": [{"name": "a", "device": "/dev/nvme0n1"}]},
     ),
     Case(
         "TierClass", f"{NVME}.devices[].name", f"{NVME}.devices[0].name", LABEL, {"tiers/nvme/devices/0/name": "NVMe"}
@@ -235,6 +266,21 @@ BROKEN = [
         ACCOUNT,
         {"serviceAccounts": [{"name": "engine-*"}]},
     ),
+    Case(
+        "CachePool",
+        "spec.ttl",
+        "spec.ttl",
+        "must be a duration such as 36h, 30m or 1h30m: hours, minutes and seconds as whole numbers",
+        {"ttl": "2d"},
+    ),
+    Case("CachePool", "spec.ttl", "spec.ttl", "ttl must be at least 1m", {"ttl": "59s"}),
+    Case(
+        "CachePool",
+        "spec",
+        "spec.nvme",
+        "nvme needs quota.nvme: without it the pool's blocks live in DRAM only",
+        {"quota": {"dram": "1Gi"}, "nvme": {"write": "back"}},
+    ),
 ]
 
 
@@ -278,8 +324,15 @@ ADMITTED = [
     ("TierClass", {"tolerations": [{"operator": "Exists"}]}),
     ("TierClass", {"tolerations": [{"key": "k", "effect": "NoExecute", "tolerationSeconds": 0}]}),
     ("TierClass", {"tiers/nvme/devices": [{"name": f"n{i}", "path": f"/mnt/..data/{i}"} for i in range(32)]}),
+    ("TierClass", {"tiers/nvme/devices": [{"name": f"n{i}", "device": f"{RAW}-{i}"} for i in range(32)]}),
+    (
+        "TierClass",
+        {"tiers/nvme/devices": [{"name": "a", "device": "/dev/disk/by-partlabel/cache", "initialize": "Always"}]},
+    ),
     ("CachePool", {}),
     ("CachePool", {"quota": {"dram": "64Mi"}, "serviceAccounts": ...}),
+    ("CachePool", {"evictionPolicy": "lru", "ttl": "1m", "restore": "always"}),
+    ("CachePool", {"ttl": "999999h999999m999999s", "nvme": {"write": "back", "admission": "reused"}}),
     ("CachePool", {"quota": {"dram": "64Mi", "nvme": "128Mi"}}),
     ("CachePool", {"serviceAccounts": [{"name": f"a.{i}"} for i in range(256)]}),
     ("CacheNode", {}),
@@ -297,6 +350,7 @@ ALLOWED_CHANGES = [
     ("TierClass", {}, {"tiers/nvme/devices/1": ..., "tiers/nvme/capacityPerNode": "2Ti"}),
     ("TierClass", {}, {"tiers/dram/capacityPerNode": "4Gi", "nodeSelector": {}, "tolerations": []}),
     ("CachePool", {}, {"quota": {"dram": "1Gi"}, "serviceAccounts": []}),
+    ("CachePool", {"ttl": "1h"}, {"evictionPolicy": "lru", "nvme": {"write": "back"}, "restore": "always"}),
 ]
 
 
@@ -322,6 +376,12 @@ UNFIT = [
     ("TierClass", {"tiers/nvme/devices": []}, "spec.tiers.nvme.devices: Invalid value: 0"),
     ("TierClass", {"tiers/nvme/devices": TWO_DEVICES_ONE_PATH[:1] * 2}, "spec.tiers.nvme.devices[1]: Duplicate value"),
     ("TierClass", {"tolerations": [{"key": "k", "operator": "Like"}]}, 'supported values: "Exists", "Equal"'),
+    ("TierClass", {"tiers/nvme/devices/0/initialize": "Never"}, 'supported values: "IfBlank", "Always"'),
+    ("CachePool", {"evictionPolicy": "fifo"}, 'supported values: "default", "lru"'),
+    ("CachePool", {"nvme": {"write": "around"}}, 'supported values: "through", "back"'),
+    ("CachePool", {"nvme": {"admission": "some"}}, 'supported values: "all", "reused"'),
+    ("CachePool", {"restore": "never"}, 'supported values: "auto", "always"'),
+    ("CachePool", {"ttl": ""}, "spec.ttl: Invalid value"),
     ("CachePool", {"tierClass": ...}, "spec.tierClass: Required value"),
     ("CachePool", {"quota": ...}, "spec.quota: Required value"),
     ("CachePool", {"serviceAccounts": [{"name": "a"}] * 257}, "spec.serviceAccounts: Too many: 257"),
@@ -351,7 +411,25 @@ DEFAULTS: dict[tuple[str, str], tuple[Mapping[str, Any], list[str | int], Any]] 
         ["tolerations", 0, "operator"],
         "Equal",
     ),
+    ("TierClass", "spec.tiers.nvme.devices[].initialize"): (
+        {},
+        ["tiers", "nvme", "devices", 0, "initialize"],
+        "IfBlank",
+    ),
+    ("CachePool", "spec.evictionPolicy"): ({}, ["evictionPolicy"], "default"),
+    ("CachePool", "spec.nvme.write"): ({"nvme": {}}, ["nvme", "write"], "through"),
+    ("CachePool", "spec.nvme.admission"): ({"nvme": {}}, ["nvme", "admission"], "all"),
+    ("CachePool", "spec.restore"): ({}, ["restore"], "auto"),
     ("CacheNode", "spec.tiers.dram.hugePages"): ({}, ["tiers", "dram", "hugePages"], "none"),
+    ("CacheNode", "spec.tiers.nvme.devices[].initialize"): (
+        {"tiers/nvme": {"capacityPerNode": "1Gi", "devices": [{"name": "a", "device": RAW}]}},
+        ["tiers", "nvme", "devices", 0, "initialize"],
+        "IfBlank",
+    ),
+    ("CacheNode", "spec.pools[].evictionPolicy"): ({}, ["pools", 0, "evictionPolicy"], "default"),
+    ("CacheNode", "spec.pools[].nvme.write"): ({"pools/0/nvme": {}}, ["pools", 0, "nvme", "write"], "through"),
+    ("CacheNode", "spec.pools[].nvme.admission"): ({"pools/0/nvme": {}}, ["pools", 0, "nvme", "admission"], "all"),
+    ("CacheNode", "spec.pools[].restore"): ({}, ["pools", 0, "restore"], "auto"),
     ("CacheNode", "spec.drain"): ({}, ["drain"], False),
 }
 

@@ -42,7 +42,8 @@ def test_class_and_pool_are_served_and_shown_ready(world: World) -> None:
 
 def test_cache_node_carries_the_grants_of_its_pools(world: World) -> None:
     node, flash = world.node("n1"), world.tier_class("flash")
-    pool = world.pool("chat", flash, serviceAccounts=[{"name": "web"}, {"namespace": "batch", "name": "*"}])
+    accounts = [{"name": "web"}, {"namespace": "batch", "name": "*"}]
+    pool = world.pool("chat", flash, serviceAccounts=accounts, evictionPolicy="lru", ttl="36h")
 
     def granted() -> list[Object]:
         return ((world.cache_node(node) or {}).get("spec") or {}).get("pools") or []
@@ -54,6 +55,9 @@ def test_cache_node_carries_the_grants_of_its_pools(world: World) -> None:
         "name": pool["metadata"]["name"],
         "quota": {"dram": "256Mi"},
         "serviceAccounts": [{"namespace": "default", "name": "web"}, {"namespace": "batch", "name": "*"}],
+        "evictionPolicy": "lru",
+        "ttl": "36h",
+        "restore": "auto",
     }
 
     path = f"{KVTIER}/namespaces/default/cachepools/{pool['metadata']['name']}"
@@ -61,6 +65,30 @@ def test_cache_node_carries_the_grants_of_its_pools(world: World) -> None:
     until("the grant is narrowed", lambda: granted() and len(granted()[0]["serviceAccounts"]) == 1)
     world.server.delete(path)
     until("the pool is taken out", lambda: granted() == [])
+
+
+def test_revocation_gets_through_beside_more_accounts_than_an_object_holds(world: World) -> None:
+    node, flash = world.node("n1"), world.tier_class("flash")
+    longest = [{"namespace": "n" * 63, "name": f"{number:03}" + "a" * 250} for number in range(256)]
+    small = world.pool("small", flash, serviceAccounts=[{"name": "web"}, {"name": "batch"}])
+    large = [world.pool(f"large-{number}", flash, serviceAccounts=longest) for number in range(24)]
+
+    def granted() -> dict[str, list[str]]:
+        pools = ((world.cache_node(node) or {}).get("spec") or {}).get("pools") or []
+        return {pool["uid"]: [account["name"] for account in pool["serviceAccounts"]] for pool in pools}
+
+    until("every pool is granted", lambda: len(granted()) == 25)
+    uid, cut = small["metadata"]["uid"], large[0]["metadata"]
+    until("the large ones are cut", lambda: 50 < len(granted()[cut["uid"]]) < 256)
+    assert granted()[uid] == ["web", "batch"]
+    path = f"namespaces/default/cachepools/{cut['name']}"
+    until("it is said", lambda: world.verdict(path, "Degraded") == ("True", "TooManyAccounts"))
+
+    named = f"{KVTIER}/namespaces/default/cachepools"
+    world.server.merge(f"{named}/{small['metadata']['name']}", {"spec": {"serviceAccounts": [{"name": "batch"}]}})
+    until("the account is revoked", lambda: granted()[uid] == ["batch"])
+    world.server.merge(f"{named}/{cut['name']}", {"spec": {"serviceAccounts": longest[1:]}})
+    until("so is one of a long list", lambda: longest[0]["name"] not in granted()[cut["uid"]])
 
 
 def test_entry_that_another_wrote_is_taken_out_again(world: World) -> None:

@@ -1,7 +1,7 @@
-"""The nvme devices' directories: looked at, kvtier's folder made in each, and removed again.
+"""The nvme devices: looked at, kvtier's folder made in each directory, and all of ours removed again.
 
-A directory that a TierClass names is never created. Which ones hold a folder of ours is written down,
-so that a device that left the class, or a reboot, leaves nothing behind.
+A directory that a TierClass names is never created. Which places hold something of ours is written
+down, so that a device that left the class, or a reboot, leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,57 +18,77 @@ from kvtier_crds.models import CacheNodeSpec, HugePages
 from kvtier_crds.names import DEVICE_FOLDER
 
 from kvtier_agent.node.folders import folder, make_folder, remove_folder
-from kvtier_agent.node.preflight import PAGE_BYTES, DeviceFacts, Facts, PathState
+from kvtier_agent.node.kubelet import read_threshold
+from kvtier_agent.node.preflight import PAGE_BYTES, DeviceFacts, Facts, PathState, raw_devices
+from kvtier_agent.node.raw_devices import RawDevices, RawFacts, RawState
 
 log = logging.getLogger(__name__)
 
+_RAW = "/dev/"
+"""What a raw device's name begins with, and no directory's: both are in the register."""
 _HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages"
 
 
 class Devices:
-    """Directories on the node, reached below `host_root`. Blocks; one caller at a time."""
+    """Directories and raw devices of the node, reached below `host_root`. Blocks; one caller at a time."""
 
-    def __init__(self, *, host_root: Path, kubelet_dir: Path, register: Path, store_uid: int) -> None:
-        """`register` is the file that lists the paths with a folder of ours."""
+    def __init__(
+        self, *, host_root: Path, kubelet_dir: Path, register: Path, store_uid: int, raw_devices: RawDevices
+    ) -> None:
+        """`register` is the file that lists the paths with a folder of ours, and the raw devices."""
         self._host_root = host_root
         self._kubelet_dir = kubelet_dir
         self._register = register
         self._store_uid = store_uid
+        self._raw_devices = raw_devices
 
-    def fetch_facts(self, spec: CacheNodeSpec) -> Facts:
-        """The node, as far as this spec asks for it."""
+    def fetch_facts(self, spec: CacheNodeSpec, held: Collection[str] = ()) -> Facts:
+        """The node, as far as this spec asks for it. `held`: raw devices that our store has, by name."""
         kubelet_filesystem = self._kubelet_dir.stat().st_dev
         return Facts(
             memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             huge_pages=_reserved_pages(spec.tiers.dram.huge_pages),
             devices=tuple(self._look_at(path, kubelet_filesystem) for path in _paths(spec)),
+            raw_devices=tuple(
+                RawFacts(raw.device or "", RawState.USABLE)
+                if raw.name in held  # it may hang, and nothing about it is ours to find out
+                else self._raw_devices.look_at(raw.device or "")
+                for raw in raw_devices(spec)
+            ),
+            eviction=read_threshold(host_root=self._host_root, kubelet_dir=self._kubelet_dir),
         )
 
     def make_folders(self, spec: CacheNodeSpec) -> None:
-        """Every device has kvtier's folder, and the register knows. Raises OSError."""
+        """Every directory has kvtier's folder, and the register knows all devices. Raises OSError."""
         paths = _paths(spec)
-        self._write_register(self._registered() | set(paths))
+        self._write_register(self._registered() | _places(spec))
         for path in paths:
             with folder(path, root=self._host_root) as device:
                 make_folder(device, DEVICE_FOLDER, uid=self._store_uid, mode=0o700)
 
     def unwanted(self, spec: CacheNodeSpec) -> set[str]:
-        """Paths with a folder of ours that the spec does not name any more."""
-        return self._registered() - set(_paths(spec))
+        """Places with something of ours that the spec does not name any more."""
+        return self._registered() - _places(spec)
 
-    def remove_folders(self, paths: Iterable[str]) -> None:
-        """Nothing of ours is left at these paths. May be repeated. Raises OSError."""
-        for path in paths:
-            try:
-                with folder(path, root=self._host_root) as device:
-                    remove_folder(device, DEVICE_FOLDER)
-            except FileNotFoundError:
-                pass  # the directory itself is gone, and what was in it
-            self._write_register(self._registered() - {path})
+    def clear(self, places: Iterable[str]) -> None:
+        """Nothing of ours is left at these places. May be repeated. Raises OSError."""
+        for place in places:
+            if place.startswith(_RAW):
+                self._raw_devices.blank(place)
+            else:
+                self._remove_folder(place)
+            self._write_register(self._registered() - {place})
 
     def remove_all(self, spec: CacheNodeSpec) -> None:
         """Nothing of ours is left on any device. May be repeated. Raises OSError."""
-        self.remove_folders(sorted(self._registered() | set(_paths(spec))))
+        self.clear(sorted(self._registered() | _places(spec)))
+
+    def _remove_folder(self, path: str) -> None:
+        try:
+            with folder(path, root=self._host_root) as device:
+                remove_folder(device, DEVICE_FOLDER)
+        except FileNotFoundError:
+            pass  # the directory itself is gone, and what was in it
 
     def _look_at(self, path: str, kubelet_filesystem: int) -> DeviceFacts:
         try:
@@ -123,8 +143,13 @@ class Devices:
         new.rename(self._register)
 
 
+def _places(spec: CacheNodeSpec) -> set[str]:
+    """All devices, as the register names them."""
+    return {*_paths(spec), *(raw.device for raw in raw_devices(spec) if raw.device)}
+
+
 def _paths(spec: CacheNodeSpec) -> tuple[str, ...]:
-    return tuple(device.path for device in spec.tiers.nvme.devices) if spec.tiers.nvme else ()
+    return tuple(device.path for device in spec.tiers.nvme.devices if device.path) if spec.tiers.nvme else ()
 
 
 def _reserved_pages(huge_pages: HugePages) -> int:

@@ -24,7 +24,7 @@ from kvtier_agent.conditions import to_conditions
 from kvtier_agent.config import parse_quantity
 from kvtier_agent.node.arena import ensure_arena, remove_arena
 from kvtier_agent.node.devices import Devices
-from kvtier_agent.node.preflight import decide_preflight
+from kvtier_agent.node.preflight import can_start, decide_preflight, raw_devices
 from kvtier_agent.node.store_link import StoreLink
 
 log = logging.getLogger(__name__)
@@ -106,8 +106,9 @@ class Keeper:
         spec, dram = cache_node.spec, cache_node.spec.tiers.dram
         reason = Reason.DEVICE_UNUSABLE
         try:
-            verdict = decide_preflight(self._node, spec, self._devices.fetch_facts(spec))
-            if verdict.status != "True":
+            facts = self._devices.fetch_facts(spec, self._link.held_devices)
+            verdict = decide_preflight(self._node, spec, facts)
+            if not can_start(self._node, spec, facts):
                 return verdict
             reason = Reason.ARENA_UNAVAILABLE
             arena, capacity = self._arena, parse_quantity(dram.capacity_per_node)
@@ -115,7 +116,7 @@ class Keeper:
             reason = Reason.DEVICE_UNUSABLE
             self._devices.make_folders(spec)
             if not self._link.connected:
-                self._devices.remove_folders(self._devices.unwanted(spec))
+                self._devices.clear(self._devices.unwanted(spec))
         except OSError as error:
             return Verdict(ConditionType.PREFLIGHT, "False", reason, f"node {self._node}: {error}; see dmesg there")
         return verdict
@@ -155,6 +156,7 @@ class Keeper:
             self._class_file.unlink(missing_ok=True)
         elif not self._class_file.exists() or self._class_file.read_text() != tier_class:
             self._class_file.write_text(tier_class)
+        self._link.offer_devices(raw_devices(cache_node.spec) if cache_node and not cache_node.spec.drain else ())
         self._link.serve_class(tier_class, admit=not (cache_node and is_flushed(cache_node)))
 
     def _store_came_or_went(self) -> None:

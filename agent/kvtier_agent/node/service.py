@@ -23,6 +23,7 @@ from kvtier_agent.cachenode import CacheNodeClient
 from kvtier_agent.node.devices import Devices
 from kvtier_agent.node.keeper import ArenaPlace, Keeper
 from kvtier_agent.node.plugin import csi_socket, serving_plugin
+from kvtier_agent.node.raw_devices import RawDevices
 from kvtier_agent.node.store_link import StoreLink
 from kvtier_agent.node.volumes import Volumes
 
@@ -52,11 +53,18 @@ async def run(api: CacheNodeClient, node: str, kubelet_dir: Path, host_root: Pat
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
     run_dir = Path(names.HOST_ROOT)
     volumes = Volumes(records=run_dir / "volumes", kubelet_dir=kubelet_dir, sidecar_uid=names.SIDECAR_UID)
-    link = StoreLink(node=node, allowed_uids={names.STORE_UID}, published=volumes.published)
+    raw_devices = RawDevices(host_root)
+    link = StoreLink(node=node, allowed_uids={names.STORE_UID}, published=volumes.published, raw_devices=raw_devices)
     volumes.on_published, volumes.on_gone = link.announce, link.withdraw
     volumes.restore()
     register = csi_socket(kubelet_dir).parent / "devices.json"
-    devices = Devices(host_root=host_root, kubelet_dir=kubelet_dir, register=register, store_uid=names.STORE_UID)
+    devices = Devices(
+        host_root=host_root,
+        kubelet_dir=kubelet_dir,
+        register=register,
+        store_uid=names.STORE_UID,
+        raw_devices=raw_devices,
+    )
     store_folder = PurePosixPath(names.ARENA_STORE_DIR).name
     arena = ArenaPlace(Path(names.ARENA_MOUNT), store_folder, names.STORE_UID)
     async with api, serving_plugin(kubelet_dir, node, volumes):

@@ -1,7 +1,7 @@
-"""The node socket's server: gives this node's listeners to its one store.
+"""The node socket's server: gives this node's listeners and raw devices to its one store.
 
 The connection is the store's lease. While it stands no other store is served; when it closes the
-next one that asks is. Nothing is read from a store after its hello.
+next one that asks is.
 """
 
 from __future__ import annotations
@@ -19,14 +19,29 @@ from typing import Final
 
 import msgspec
 from kvtier_client.protocol.frames import FrameDecoder, FrameError, encode_frame
+from kvtier_crds.models import NvmeDevice
 
-from kvtier_agent.link import LINK_VERSION, Listener, ListenerGone, NodeRefusal, NodeWelcome, StoreHello
+from kvtier_agent.link import (
+    LINK_VERSION,
+    Device,
+    DeviceAbsent,
+    Listener,
+    ListenerGone,
+    NodeRefusal,
+    NodeWelcome,
+    StoreHello,
+    ToNode,
+    WantDevice,
+)
+from kvtier_agent.node.handover import Handover, OpenDevice
+from kvtier_agent.node.raw_devices import RawDevices
 from kvtier_agent.node.volumes import Published
 
 log = logging.getLogger(__name__)
 
 HELLO_DEADLINE_S: Final = 5.0
 SEND_DEADLINE_S: Final = 10.0
+_News = Published | ListenerGone | OpenDevice | DeviceAbsent
 _PEER: Final = struct.Struct("3i")
 
 
@@ -36,7 +51,9 @@ class _Session:
 
     connection: socket.socket
     tier_class: str
-    outbox: asyncio.Queue[Published | ListenerGone] = field(default_factory=asyncio.Queue)
+    decoder: FrameDecoder[ToNode]
+    handover: Handover
+    outbox: asyncio.Queue[_News] = field(default_factory=asyncio.Queue)
 
 
 def decide_refusal(
@@ -69,10 +86,17 @@ class StoreLink:
     """Serves the node socket. Event loop only."""
 
     def __init__(
-        self, *, node: str, allowed_uids: Collection[int], published: Callable[[], Iterable[Published]]
+        self,
+        *,
+        node: str,
+        allowed_uids: Collection[int],
+        published: Callable[[], Iterable[Published]],
+        raw_devices: RawDevices,
     ) -> None:
         """`published` gives all volumes, for a store that has just come."""
         self._node = node
+        self._raw_devices = raw_devices
+        self._devices: tuple[NvmeDevice, ...] = ()
         self._allowed_uids = allowed_uids
         self._published = published
         self._tier_class: str | None = None
@@ -85,6 +109,17 @@ class StoreLink:
     def connected(self) -> bool:
         """Whether a store is served."""
         return self._session is not None
+
+    @property
+    def held_devices(self) -> frozenset[str]:
+        """The raw devices that the present store has, by name."""
+        return frozenset(self._session.handover.held) if self._session else frozenset()
+
+    def offer_devices(self, devices: Iterable[NvmeDevice]) -> None:
+        """These are the raw devices of the node's class: the store gets each as soon as it can be opened."""
+        self._devices = tuple(devices)
+        if self._session is not None:
+            self._session.handover.offer(self._devices)
 
     def serve_class(self, tier_class: str | None, *, admit: bool = True) -> None:
         """From now on the node belongs to this TierClass; None: to none. Ends another class's store.
@@ -124,11 +159,12 @@ class StoreLink:
                     connections.create_task(self._converse(connection))
 
     async def _converse(self, connection: socket.socket) -> None:
+        decoder: FrameDecoder[ToNode] = FrameDecoder(ToNode)
         with connection:
             try:
                 async with asyncio.timeout(HELLO_DEADLINE_S):
-                    hello = await _receive_hello(connection)
-                admitted = self._admit(hello, connection)
+                    hello = await _receive_hello(connection, decoder)
+                admitted = self._admit(hello, connection, decoder)
                 if isinstance(admitted, NodeRefusal):
                     log.warning("store of TierClass %s refused: %s", hello.tier_class, admitted.message)
                     await _send(connection, admitted)
@@ -137,7 +173,9 @@ class StoreLink:
             except (OSError, FrameError, TimeoutError) as error:
                 log.warning("a connection to the node socket ended: %s", error or type(error).__name__)
 
-    def _admit(self, hello: StoreHello, connection: socket.socket) -> _Session | NodeRefusal:
+    def _admit(
+        self, hello: StoreHello, connection: socket.socket, decoder: FrameDecoder[ToNode]
+    ) -> _Session | NodeRefusal:
         """Begin a session with this store, or say why not. Nothing is awaited, so one wins."""
         if self._session is not None and _is_closed(self._session.connection):
             self._end(self._session)
@@ -152,7 +190,9 @@ class StoreLink:
         )
         if refusal is not None:
             return NodeRefusal(refusal)
-        session = self._session = _Session(connection, hello.tier_class)
+        handover = Handover(self._node, self._raw_devices, hello.devices)
+        handover.offer(self._devices)
+        session = self._session = _Session(connection, hello.tier_class, decoder, handover)
         for published in self._published():
             session.outbox.put_nowait(published)
         self.on_change()
@@ -160,17 +200,22 @@ class StoreLink:
 
     async def _serve_store(self, session: _Session) -> None:
         log.info("store of TierClass %s is served", session.tier_class)
-        feeding = asyncio.create_task(_feed(session, NodeWelcome(self._node)))
-        listening = asyncio.create_task(_until_closed(session.connection))
+        parts = (
+            _feed(session, NodeWelcome(self._node)),
+            _listen(session),
+            session.handover.run(session.outbox.put_nowait),
+        )
+        tasks = [asyncio.create_task(part) for part in parts]
         try:
-            await asyncio.wait((feeding, listening), return_when=asyncio.FIRST_COMPLETED)
-            for task in (feeding, listening):
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
                 if task.done() and (error := task.exception()) is not None:
                     log.warning("the store's connection failed: %s", error or type(error).__name__)
         finally:
-            for task in (feeding, listening):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(feeding, listening, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            _close_undelivered(session)
             self._end(session)
             log.info("store of TierClass %s has gone", session.tier_class)
 
@@ -185,8 +230,13 @@ async def _feed(session: _Session, welcome: NodeWelcome) -> None:
     await _send(session.connection, welcome)
     while True:
         event = await session.outbox.get()
-        if isinstance(event, ListenerGone):
+        if isinstance(event, ListenerGone | DeviceAbsent):
             await _send(session.connection, event)
+        elif isinstance(event, OpenDevice):
+            try:
+                await _send(session.connection, Device(event.name), event.fd)
+            finally:
+                os.close(event.fd)  # the store has its own now, and with it the claim
         elif event.listener.fileno() >= 0:  # closed: the volume ended while this waited, its ListenerGone follows
             record = event.record
             with event.listener.dup() as listener:  # the volume may end, and its number be another's, as this waits
@@ -216,17 +266,33 @@ async def _writable(connection: socket.socket) -> None:
         loop.remove_writer(connection)
 
 
-async def _receive_hello(connection: socket.socket) -> StoreHello:
-    decoder: FrameDecoder[StoreHello] = FrameDecoder(StoreHello)
+async def _receive_hello(connection: socket.socket, decoder: FrameDecoder[ToNode]) -> StoreHello:
     while data := await asyncio.get_running_loop().sock_recv(connection, 4096):
         for message in decoder.feed(data):
-            return message
+            if isinstance(message, StoreHello):
+                return message
+            raise FrameError(f"a {type(message).__name__} came before the hello")
     raise ConnectionError("it closed before its hello")
 
 
-async def _until_closed(connection: socket.socket) -> None:
-    while await asyncio.get_running_loop().sock_recv(connection, 4096):
-        pass
+async def _listen(session: _Session) -> None:
+    """Take what the store asks for, until it closes. Raises OSError, FrameError."""
+    data = b""  # what came with the hello is in the decoder already
+    while True:
+        for message in session.decoder.feed(data):
+            if not isinstance(message, WantDevice):
+                raise FrameError(f"a {type(message).__name__} came after the hello")
+            session.handover.want(message.name)
+        data = await asyncio.get_running_loop().sock_recv(session.connection, 4096)
+        if not data:
+            return
+
+
+def _close_undelivered(session: _Session) -> None:
+    while not session.outbox.empty():
+        event = session.outbox.get_nowait()
+        if isinstance(event, OpenDevice):
+            os.close(event.fd)
 
 
 def _is_closed(connection: socket.socket) -> bool:

@@ -8,8 +8,9 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from kvtier_agent.control import PoolSnapshot, Snapshot, TierUse
+from kvtier_agent.control import DeviceSnapshot, PoolSnapshot, Snapshot, TierUse
 from kvtier_agent.serve.attendant import Attendant
+from kvtier_agent.serve.devices import READABLE, STATES, devices_of
 
 COUNTERS: Final[dict[str, tuple[str, str | None, str]]] = {
     "lookups": ("lookups", None, "Lookups and gets that were answered."),
@@ -27,10 +28,45 @@ COUNTERS: Final[dict[str, tuple[str, str | None, str]]] = {
     "pages_evicted_dram": ("pages_evicted", "dram", "Pages dropped from a tier to make room."),
     "pages_evicted_nvme": ("pages_evicted", "nvme", "Pages dropped from a tier to make room."),
     "pages_lost_nvme": ("pages_lost", "nvme", "Pages whose checksum or read failed; each was a miss."),
+    "pages_lost_dram": ("pages_lost", "dram", "Pages whose checksum or read failed; each was a miss."),
+    "chunks_lost": ("chunks_lost", None, "Chunks of DRAM that could not be taken over or went missing."),
+    "bytes_copied": ("copied_bytes", None, "Bytes copied from staging into DRAM."),
+    "requests_read_nvme": ("read_requests", "nvme", "Requests in which pages were read from devices."),
+    "bytes_cleaned": ("cleaned_bytes", "nvme", "Bytes that the cleaner moved."),
+    "runs_merged": ("merged_runs", "nvme", "Runs that the cleaner joined with the one before."),
+    "blocks_expired": ("expired_blocks", None, "Blocks that were deleted because their time was over."),
+    "blocks_deleted": ("deleted_blocks", None, "Blocks that were deleted by request."),
+    "blocks_not_offered": ("unoffered_blocks", None, "Blocks found that were slower to restore than to compute."),
     "puts": ("puts", None, "Puts that were answered, refusals among them."),
     "puts_refused": ("puts_refused", None, "Puts that were refused and stored nothing."),
 }
 """By the store's counter: metric (`kvtier_` before, `_total` after), tier, help."""
+
+DEVICE_COUNTERS: Final = {
+    "reads": "Read requests to the nvme device.",
+    "read_bytes": "Bytes read from the nvme device.",
+    "writes": "Write requests to the nvme device.",
+    "written_bytes": "Bytes written to the nvme device.",
+    "errors": "Requests that the nvme device answered with an error.",
+    "late": "Requests that the nvme device answered after their deadline.",
+}
+POOL_GAUGES: Final = {
+    "runs_per_chain": "Contiguous runs on nvme of the chains that were read, on average; 1 is best.",
+    "bytes_per_request": "Bytes of a read request to a device, on average.",
+    "copies_per_block": "Copies of a block over all tiers, on average.",
+    "pinned_bytes": "Bytes of pages that are pinned.",
+    "breakeven_blocks": "Blocks found on nvme that a restore must have at least to pay.",
+}
+ADOPTION: Final = {
+    "chunks_adopted": "Chunks of DRAM that the store took over from its predecessor.",
+    "pages_adopted": "Pages of DRAM that the store took over from its predecessor.",
+    "bytes_adopted": "Bytes of pages that the store took over from its predecessor.",
+    "slots_discarded": "Slots of the predecessor that were empty, torn or no longer wanted.",
+    "segments_sealed": "Segments that were recovered from their summary.",
+    "segments_scanned": "Segments that were recovered by reading them.",
+    "pages_recovered": "Pages on nvme that the store found at its start.",
+    "seconds": "How long the start took until every pool was served.",
+}
 
 _TIER_GAUGES: Final[tuple[tuple[str, str, Callable[[TierUse], int]], ...]] = (
     ("capacity_bytes", "What may be taken of a tier", lambda use: use.capacity_bytes),
@@ -64,11 +100,30 @@ def _node_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     for name, help_text, value in _TIER_GAUGES:
         samples = [([tier], value(use)) for tier, use in snapshot.tiers.items()]
         yield _gauge(f"tier_{name}", f"{help_text}, over all pools of the node.", ["tier"], samples)
-    devices = sorted({*snapshot.direct_io, *snapshot.device_errors})
-    in_use = [([name], name not in snapshot.device_errors) for name in devices]
-    yield _gauge("device_in_use", "1 when the nvme device is in use, 0 after errors.", ["device"], in_use)
-    direct = [([name], snapshot.direct_io.get(name, False)) for name in devices]
-    yield _gauge("device_direct_io", "1 when the device's file system takes direct I/O.", ["device"], direct)
+    yield from _device_metrics(devices_of(snapshot))
+    for figure, amount in snapshot.adoption.items():
+        meaning = ADOPTION.get(figure, f"The store's figure {figure} of its start.")
+        yield _gauge(f"adoption_{figure}", meaning, [], [([], amount)])
+
+
+def _device_metrics(devices: Sequence[DeviceSnapshot]) -> Iterator[Metric]:
+    in_use = [([device.name], device.state in READABLE) for device in devices]
+    yield _gauge("device_in_use", "1 when the nvme device is read, 0 while it is out of use.", ["device"], in_use)
+    states = [([device.name, state], device.state == state) for device in devices for state in STATES]
+    yield _gauge("device_state", "1 for the state that the nvme device is in.", ["device", "state"], states)
+    direct = [([device.name], device.direct_io) for device in devices]
+    yield _gauge("device_direct_io", "1 when the device takes direct I/O.", ["device"], direct)
+    opened = [device for device in devices if device.capacity_bytes]
+    capacity = [([device.name], device.capacity_bytes) for device in opened]
+    yield _gauge("device_capacity_bytes", "What may be taken of the nvme device.", ["device"], capacity)
+    used = [([device.name], device.used_bytes) for device in opened]
+    yield _gauge("device_used_bytes", "What is taken of the nvme device.", ["device"], used)
+    for counter, help_text in DEVICE_COUNTERS.items():
+        family = CounterMetricFamily(f"kvtier_device_{counter}", help_text, labels=["device"])
+        for device in devices:
+            if counter in device.counters:
+                family.add_metric([device.name], device.counters[counter])
+        yield family
 
 
 def _pool_gauges(pools: tuple[PoolSnapshot, ...]) -> Iterator[Metric]:
@@ -78,6 +133,9 @@ def _pool_gauges(pools: tuple[PoolSnapshot, ...]) -> Iterator[Metric]:
     blocks = [([_label(pool)], pool.blocks) for pool in pools]
     yield _gauge("pool_blocks", "Blocks that the pool holds.", ["pool"], blocks)
     connections = [([_label(pool)], pool.connections) for pool in pools]
+    for gauge in sorted({name for pool in pools for name in pool.gauges}):
+        figures = [([_label(pool)], pool.gauges[gauge]) for pool in pools if gauge in pool.gauges]
+        yield _gauge(f"pool_{gauge}", POOL_GAUGES.get(gauge, f"The store's figure {gauge}."), ["pool"], figures)
     yield _gauge("pool_connections", "Open connections of pods to the pool.", ["pool"], connections)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kvtier_crds.models import NodePool
+from kvtier_crds.models import NodePool, PoolNvme
 
 from kvtier_agent.cachenode import CacheNode
 from kvtier_agent.config import parse_quantity
 from kvtier_agent.control import PoolGrant, ServiceAccount, SetPools
+from kvtier_agent.quantities import parse_duration
 
 
 def decide_pools(cache_node: CacheNode | None, tier_class: str) -> SetPools | None:
@@ -23,6 +24,7 @@ def decide_pools(cache_node: CacheNode | None, tier_class: str) -> SetPools | No
 
 
 def _grant(pool: NodePool) -> PoolGrant:
+    nvme = pool.nvme or PoolNvme()
     return PoolGrant(
         uid=pool.uid,
         namespace=pool.namespace,
@@ -32,4 +34,9 @@ def _grant(pool: NodePool) -> PoolGrant:
         service_accounts=tuple(
             ServiceAccount(account.namespace or pool.namespace, account.name) for account in pool.service_accounts
         ),
+        eviction=pool.eviction_policy.value,
+        write=nvme.write.value,
+        admission=nvme.admission.value,
+        ttl_s=parse_duration(pool.ttl) if pool.ttl else 0,
+        restore=pool.restore.value,
     )

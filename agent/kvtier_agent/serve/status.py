@@ -14,14 +14,16 @@ from kvtier_agent.cachenode import CacheNode
 from kvtier_agent.conditions import to_conditions
 from kvtier_agent.control import PoolSnapshot, Snapshot, TierUse
 from kvtier_agent.quantities import exact
-
-MESSAGE_LIMIT = 1024
-"""Characters of a device's error; the resource takes no more."""
+from kvtier_agent.serve.devices import decide_degraded, device_status, devices_of
 
 
 def build_status(snapshot: Snapshot | None, cache_node: CacheNode, now: datetime) -> dict[str, Any]:
     """All fields of the status that the store owns. None: the store has not said anything yet."""
-    verdicts = [decide_ready(snapshot, cache_node), decide_degraded(snapshot), decide_drained(snapshot, cache_node)]
+    verdicts = [
+        decide_ready(snapshot, cache_node),
+        decide_degraded(devices_of(snapshot) if snapshot else ()),
+        decide_drained(snapshot, cache_node),
+    ]
     return {
         "storeVersion": version("kvtier"),
         "conditions": to_conditions(verdicts, cache_node.conditions, generation=cache_node.generation, now=now),
@@ -60,19 +62,6 @@ def decide_ready(snapshot: Snapshot | None, cache_node: CacheNode) -> Verdict:
     return _ready(Reason.STARTING, f"the store on node {node} is not ready: {snapshot.message}")
 
 
-def decide_degraded(snapshot: Snapshot | None) -> Verdict:
-    """Whether a device is out of use, or slower than it should be."""
-    if snapshot and snapshot.device_errors:
-        faults = "; ".join(f"{name}: {error}" for name, error in sorted(snapshot.device_errors.items()))
-        message = f"not in use: {faults}; check the disk, then delete the store's pod"
-        return Verdict(ConditionType.DEGRADED, "True", Reason.DEVICE_FAILED, message[:4096])
-    indirect = sorted(name for name, direct in snapshot.direct_io.items() if not direct) if snapshot else []
-    if indirect:
-        message = f"no direct I/O on {', '.join(indirect)}: reads pass through the page cache; use ext4 or xfs"
-        return Verdict(ConditionType.DEGRADED, "True", Reason.NO_DIRECT_IO, message)
-    return Verdict(ConditionType.DEGRADED, "False", Reason.AS_EXPECTED, "all devices are in use")
-
-
 def decide_drained(snapshot: Snapshot | None, cache_node: CacheNode) -> Verdict:
     """Whether the drain that this very generation asks for is done."""
     if not cache_node.spec.drain:
@@ -107,7 +96,7 @@ def _figures(snapshot: Snapshot) -> dict[str, Any]:
             }
             for pool in snapshot.pools
         ],
-        "devices": [_device(snapshot, name) for name in sorted({*snapshot.direct_io, *snapshot.device_errors})],
+        "devices": [device_status(device) for device in devices_of(snapshot)],
     }
 
 
@@ -115,9 +104,3 @@ def _tiers(tiers: Mapping[str, TierUse]) -> dict[str, Any]:
     return {
         name: {"capacity": exact(tier.capacity_bytes), "used": about(tier.used_bytes)} for name, tier in tiers.items()
     }
-
-
-def _device(snapshot: Snapshot, name: str) -> dict[str, Any]:
-    device: dict[str, Any] = {"name": name, "directIo": snapshot.direct_io.get(name, False)}
-    error = snapshot.device_errors.get(name)
-    return device | ({"error": error[:MESSAGE_LIMIT]} if error else {})

@@ -77,7 +77,7 @@ class NodeLink:
             self._channel.close(f"refused: {message.message}")
         elif isinstance(message, ListenerGone):
             self._remove(message.volume_id)
-        else:
+        elif isinstance(message, Listener):
             self._listen(message)
 
     def _listen(self, message: Listener) -> None:

@@ -18,7 +18,7 @@ from kvtier_crds.models import CacheNodeSpec, NodePool
 from kvtier_crds.names import LABEL_TIER_CLASS, MANAGER_OPERATOR
 
 from kvtier_operator.desired.actions import Action, Apply, Delete
-from kvtier_operator.desired.grants import grant, pools_by_class, unreadable_grants
+from kvtier_operator.desired.grants import class_grants, fit_accounts, pools_by_class, unreadable_grants
 from kvtier_operator.desired.ownership import Ownership, node_selector, selects
 from kvtier_operator.names import LABEL_MANAGED_BY
 from kvtier_operator.objects import CACHE_NODES, PODS, TIER_CLASSES, Target
@@ -71,19 +71,18 @@ def may_stop(cache_node: CacheNodeFacts, pods: list[PodFacts], view: View) -> bo
 
 
 def _wanted(view: View, ownership: Ownership) -> Iterator[tuple[str, CacheNodeSpec]]:
-    grants: dict[str, list[NodePool]] = {}
+    grants: dict[str, tuple[NodePool, ...]] = {}
     pools = pools_by_class(view)
     for name, owner in ownership.owner.items():
         tier_class = view.classes.get(owner)
         if tier_class is None or tier_class.spec is None:
             continue
         if owner not in grants:
-            tiers = tier_class.spec.tiers
-            grants[owner] = sorted((grant(pool, tiers) for pool in pools.get(owner, [])), key=lambda pool: pool.uid)
+            grants[owner] = class_grants(pools.get(owner, []), tier_class.spec.tiers).entries
         present = view.cache_nodes.get(name)
         kept = unreadable_grants(view, present.spec if present else None)
-        entries = sorted([*grants[owner], *kept], key=lambda pool: pool.uid) if kept else grants[owner]
-        yield name, CacheNodeSpec(tier_class=owner, tiers=tier_class.spec.tiers, pools=entries)
+        entries = fit_accounts([*grants[owner], *kept]).entries if kept else grants[owner]
+        yield name, CacheNodeSpec(tier_class=owner, tiers=tier_class.spec.tiers, pools=list(entries))
 
 
 def _leave(

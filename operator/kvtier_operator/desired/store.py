@@ -11,7 +11,7 @@ import json
 from typing import Any, Final
 
 import yaml
-from kvtier_crds.models import HugePages, TierClassSpec
+from kvtier_crds.models import HugePages, Initialize, NvmeDevice, TierClassSpec
 from kvtier_crds.names import (
     ARENA_STORE_DIR,
     DEVICE_FOLDER,
@@ -40,6 +40,7 @@ CONTAINER: Final = "store"
 TERMINATION_GRACE_S: Final = 30
 
 _SLOT_ALIGNMENT: Final = {HugePages.NONE: 4096, HugePages.SIZE_2MI: 2 << 20, HugePages.SIZE_1GI: 1 << 30}
+_INITIALIZE: Final = {Initialize.IF_BLANK: "ifBlank", Initialize.ALWAYS: "always"}
 
 
 def store_config(name: str, spec: TierClassSpec) -> Object:
@@ -60,11 +61,15 @@ def store_config(name: str, spec: TierClassSpec) -> Object:
     if spec.tiers.nvme:
         config["nvme"] = {
             "capacity": spec.tiers.nvme.capacity_per_node,
-            "devices": [
-                {"name": device.name, "path": f"{MEDIA_ROOT}/{device.name}"} for device in spec.tiers.nvme.devices
-            ],
+            "devices": [_device(device) for device in spec.tiers.nvme.devices],
         }
     return config
+
+
+def _device(device: NvmeDevice) -> Object:
+    if device.device is None:
+        return {"name": device.name, "path": f"{MEDIA_ROOT}/{device.name}"}
+    return {"name": device.name, "path": device.device, "initialize": _INITIALIZE[device.initialize]}
 
 
 def store_objects(tier_class: ClassFacts, settings: Settings) -> tuple[Object, Object]:
@@ -189,13 +194,18 @@ def _probe(path: str, *, period_s: int, failures: int, initial_delay_s: int = 0)
 
 
 def _volumes(name: str, spec: TierClassSpec) -> list[Object]:
-    devices = spec.tiers.nvme.devices if spec.tiers.nvme else []
     return [
         _host_folder("arena", ARENA_STORE_DIR),
         _host_folder("node", NODE_SOCKET_DIR),
-        *(_host_folder(f"media-{number}", f"{device.path}/{DEVICE_FOLDER}") for number, device in enumerate(devices)),
+        *(_host_folder(volume, f"{device.path}/{DEVICE_FOLDER}") for volume, device in _folders(spec)),
         {"name": "config", "configMap": {"name": store_name(name)}},
     ]
+
+
+def _folders(spec: TierClassSpec) -> list[tuple[str, NvmeDevice]]:
+    """The devices that are directories, with their volumes' names; raw devices come over the node socket."""
+    devices = spec.tiers.nvme.devices if spec.tiers.nvme else []
+    return [(f"media-{number}", device) for number, device in enumerate(devices) if device.path is not None]
 
 
 def _host_folder(name: str, path: str) -> Object:
@@ -204,14 +214,10 @@ def _host_folder(name: str, path: str) -> Object:
 
 
 def _mounts(spec: TierClassSpec) -> list[Object]:
-    devices = spec.tiers.nvme.devices if spec.tiers.nvme else []
     return [
         {"name": "arena", "mountPath": ARENA_PATH, "mountPropagation": "HostToContainer"},
         {"name": "arena", "mountPath": ARENA_CLIENT_PATH, "mountPropagation": "HostToContainer", "readOnly": True},
         {"name": "node", "mountPath": NODE_SOCKET_DIR},
-        *(
-            {"name": f"media-{number}", "mountPath": f"{MEDIA_ROOT}/{device.name}"}
-            for number, device in enumerate(devices)
-        ),
+        *({"name": volume, "mountPath": f"{MEDIA_ROOT}/{device.name}"} for volume, device in _folders(spec)),
         {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
     ]

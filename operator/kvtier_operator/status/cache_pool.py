@@ -38,11 +38,18 @@ class ReadyNodes:
             self.shares[share.uid][cache_node.meta.name] = share
 
 
-def pool_status(pool: PoolFacts, view: View, nodes: ReadyNodes, granted: bool, now: datetime) -> CachePoolStatus:
-    """The status of a pool whose stored spec can be read.
+@dataclass(frozen=True)
+class Granted:
+    """How far a pool's wishes fit into its nodes' objects."""
 
-    `nodes`: those of its class. `granted`: whether it is among the pools that the class's nodes get.
-    """
+    pool: bool = True
+    """Whether it is among the pools that the class's nodes get."""
+    accounts_left_out: int = 0
+    """Of its service accounts, from the end of the list."""
+
+
+def pool_status(pool: PoolFacts, view: View, nodes: ReadyNodes, granted: Granted, now: datetime) -> CachePoolStatus:
+    """The status of a pool whose stored spec can be read. `nodes`: those of its class."""
     assert pool.spec is not None
     shares = nodes.shares.get(pool.meta.uid, {})
     fault = _fault(pool.spec, view.classes.get(pool.spec.tier_class), granted)
@@ -75,7 +82,7 @@ def invalid_pool_status(pool: PoolFacts, now: datetime) -> CachePoolStatus:
     return kept.model_copy(update={"conditions": conditions, "observed_generation": pool.meta.generation})
 
 
-def _fault(spec: CachePoolSpec, tier_class: ClassFacts | None, granted: bool) -> Verdict | None:
+def _fault(spec: CachePoolSpec, tier_class: ClassFacts | None, granted: Granted) -> Verdict | None:
     """What its spec and its class do not agree on."""
     name = spec.tier_class
     if tier_class is None:
@@ -87,9 +94,17 @@ def _fault(spec: CachePoolSpec, tier_class: ClassFacts | None, granted: bool) ->
     if tier_class.spec is None:
         message = f"the stored spec of TierClass {name} cannot be read; correct it there"
         return false(ConditionType.READY, Reason.INVALID_SPEC, message)
-    if not granted:
+    if not granted.pool:
         message = f"TierClass {name} has {MAX_POOLS_PER_NODE} older pools, which is all that a node takes; delete some"
         return false(ConditionType.READY, Reason.TOO_MANY_POOLS, message)
+    if granted.accounts_left_out:
+        asked = len(spec.service_accounts)
+        message = (
+            f"the service accounts of all pools of TierClass {name} are more than a node's object holds, so the last "
+            f"{granted.accounts_left_out} of this pool's {asked} are not granted; name fewer in spec.serviceAccounts, "
+            "or `*` for a namespace of your own"
+        )
+        return false(ConditionType.READY, Reason.TOO_MANY_ACCOUNTS, message)
     return _quota_fault(spec, name, tier_class.spec.tiers)
 
 

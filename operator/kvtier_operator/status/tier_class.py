@@ -38,7 +38,15 @@ DEGRADED_ORDER: Final = (
     Reason.ARENA_UNAVAILABLE,
     Reason.NODE_AGENT_UNAVAILABLE,
     Reason.STORE_FAILING,
+    Reason.DEVICE_MISSING,
+    Reason.DEVICE_IN_USE,
+    Reason.DEVICE_NOT_BLANK,
+    Reason.DEVICE_GONE,
     Reason.DEVICE_FAILED,
+    Reason.DEVICE_REFUSED,
+    Reason.DEVICE_READ_ONLY,
+    Reason.DEVICE_FULL,
+    Reason.DEVICE_SLOW,
     Reason.NO_DIRECT_IO,
 )
 

@@ -14,6 +14,7 @@ def raw_cache_node(
     huge_pages: str = "none",
     nvme: str | None = "1Gi",
     paths: tuple[str, ...] = ("/mnt/nvme0",),
+    devices: tuple[dict[str, Any], ...] = (),
     pools: tuple[dict[str, Any], ...] = (),
     drain: bool = False,
     generation: int = 3,
@@ -21,8 +22,8 @@ def raw_cache_node(
 ) -> dict[str, Any]:
     tiers: dict[str, Any] = {"dram": {"capacityPerNode": dram, "hugePages": huge_pages}}
     if nvme:
-        devices = [{"name": f"d{number}", "path": path} for number, path in enumerate(paths)]
-        tiers["nvme"] = {"capacityPerNode": nvme, "devices": devices}
+        plain = [{"name": f"d{number}", "path": path} for number, path in enumerate(paths)]
+        tiers["nvme"] = {"capacityPerNode": nvme, "devices": list(devices) or plain}
     return {
         "metadata": {
             "name": "n1",

@@ -17,6 +17,7 @@ from kvtier_agent import link
 from kvtier_agent.node.csi import csi_pb2, csi_pb2_grpc
 from kvtier_agent.node.folders import folder
 from kvtier_agent.node.plugin import serving_plugin
+from kvtier_agent.node.raw_devices import RawDevices
 from kvtier_agent.node.store_link import StoreLink
 from kvtier_agent.node.volumes import Volumes
 from kvtier_client.protocol.frames import FrameDecoder, encode_frame
@@ -80,7 +81,8 @@ async def running_plugin(scratch: Path, tier_class: str | None = "gpu") -> Async
     kubelet_dir.mkdir(exist_ok=True)
     node_socket = scratch / "node" / "node.sock"
     volumes = Volumes(records=scratch / "volumes", kubelet_dir=kubelet_dir, sidecar_uid=64101)
-    store_link = StoreLink(node="n1", allowed_uids={0}, published=volumes.published)
+    raw_devices = RawDevices(scratch / "host")
+    store_link = StoreLink(node="n1", allowed_uids={0}, published=volumes.published, raw_devices=raw_devices)
     volumes.on_published, volumes.on_gone = store_link.announce, store_link.withdraw
     store_link.serve_class(tier_class)
     volumes.restore()
@@ -101,14 +103,34 @@ async def running_plugin(scratch: Path, tier_class: str | None = "gpu") -> Async
 class Store:
     """A store's end of the node socket."""
 
-    def __init__(self, node_socket: Path, tier_class: str = "gpu", version: int = link.LINK_VERSION) -> None:
+    def __init__(
+        self,
+        node_socket: Path,
+        tier_class: str = "gpu",
+        version: int = link.LINK_VERSION,
+        devices: tuple[str, ...] = (),
+    ) -> None:
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.settimeout(5)
         self.connection.connect(str(node_socket))
-        self.connection.sendall(encode_frame(link.StoreHello(tier_class, version)))
+        self._hello = link.StoreHello(tier_class, version, devices)
+        self.hello()
         self._decoder: FrameDecoder[link.ToStore] = FrameDecoder(link.ToStore)
         self._descriptors: list[int] = []
         self._messages: Iterator[link.ToStore] = iter(())
+
+    def hello(self) -> None:
+        """Say who it is."""
+        self.connection.sendall(encode_frame(self._hello))
+
+    async def receive_device(self) -> tuple[link.ToStore, int | None]:
+        """The next message, with a device's descriptor."""
+        message, _ = await self.receive()
+        return message, self._descriptors.pop(0) if isinstance(message, link.Device) else None
+
+    def want(self, name: str) -> None:
+        """Ask for a device anew."""
+        self.connection.sendall(encode_frame(link.WantDevice(name)))
 
     async def receive(self) -> tuple[link.ToStore, socket.socket | None]:
         """The next message, with its listener. EOFError when the link was closed."""

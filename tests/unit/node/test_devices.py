@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from kvtier_agent.node.devices import Devices
 from kvtier_agent.node.preflight import PathState
+from kvtier_agent.node.raw_devices import RawDevices, RawState
 from kvtier_crds.models import CacheNodeSpec
 
 from tests.unit.node.cache_nodes import cache_node
+from tests.unit.node.loop_devices import WITH_LOOP_DEVICES, disk_below
 from tests.unit.node.plugin_harness import AS_ROOT
 
 pytestmark = AS_ROOT
@@ -34,7 +36,13 @@ def devices(host: Path) -> Devices:
 
 def make_devices(host: Path) -> Devices:
     register = host / "kubelet" / "plugins" / "devices.json"
-    return Devices(host_root=host, kubelet_dir=host / "kubelet", register=register, store_uid=STORE)
+    return Devices(
+        host_root=host,
+        kubelet_dir=host / "kubelet",
+        register=register,
+        store_uid=STORE,
+        raw_devices=RawDevices(host),
+    )
 
 
 def spec(*paths: str) -> CacheNodeSpec:
@@ -140,3 +148,24 @@ def test_unreadable_register_does_not_stop_the_node(host: Path, devices: Devices
     (host / "kubelet/plugins/devices.json").write_bytes(b"")
     devices.make_folders(spec("/mnt/b"))
     assert devices.unwanted(spec()) == {"/mnt/b"}
+
+
+@WITH_LOOP_DEVICES
+def test_raw_device_is_remembered_and_blanked_after_it_left_the_class(host: Path, devices: Devices) -> None:
+    with disk_below(host) as disk:
+        with_raw = cache_node(devices=({"name": "r0", "device": disk.device}, {"name": "d0", "path": "/mnt/a"})).spec
+        assert devices.fetch_facts(with_raw).raw_devices[0].state is RawState.USABLE
+        devices.make_folders(with_raw)
+        disk.become_a_stores()
+        successor = make_devices(host)
+        assert successor.unwanted(spec("/mnt/a")) == {disk.device}
+        successor.remove_all(spec("/mnt/a"))
+        assert not any(disk.read(4096))
+        assert successor.unwanted(spec()) == set()
+
+
+@WITH_LOOP_DEVICES
+def test_raw_device_that_the_store_holds_is_not_touched_to_be_judged(devices: Devices) -> None:
+    raw = cache_node(devices=({"name": "r0", "device": "/dev/disk/by-id/hangs"},)).spec
+    assert devices.fetch_facts(raw, {"r0"}).raw_devices[0].state is RawState.USABLE
+    assert devices.fetch_facts(raw).raw_devices[0].state is RawState.MISSING

@@ -35,6 +35,8 @@ ENTRY = {
     "name": "chat",
     "quota": {"dram": "2Gi"},
     "serviceAccounts": [{"namespace": "inference", "name": "*"}],
+    "evictionPolicy": "default",
+    "restore": "auto",
 }
 
 
@@ -74,6 +76,16 @@ def test_cache_node_as_it_should_be_is_left_alone() -> None:
     ("given", "entry"),
     [
         pytest.param({}, {"serviceAccounts": [{"namespace": "inference", "name": "*"}]}, id="nobody named"),
+        pytest.param(
+            {"evictionPolicy": "lru", "ttl": "36h", "nvme": {"write": "back"}, "restore": "always"},
+            {
+                "evictionPolicy": "lru",
+                "ttl": "36h",
+                "nvme": {"write": "back", "admission": "all"},
+                "restore": "always",
+            },
+            id="policies",
+        ),
         pytest.param(
             {"serviceAccounts": [{"name": "web"}, {"namespace": "other", "name": "*"}]},
             {"serviceAccounts": [{"namespace": "inference", "name": "web"}, {"namespace": "other", "name": "*"}]},

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 from kvtier_crds.models import CachePoolStatus
-from kvtier_operator.status.cache_pool import ReadyNodes, invalid_pool_status, pool_status
+from kvtier_operator.status.cache_pool import Granted, ReadyNodes, invalid_pool_status, pool_status
 from kvtier_operator.view.facts import CacheNodeFacts, PoolFacts
 
 from tests.unit.operator.build import NOW, WITH_NVME, ago, cache_node, pool, tier_class, view
 
 Object = dict[str, Any]
+WHOLE = Granted()
 
 
 def serving(name: str, asked: int = 10, hit: int = 5) -> CacheNodeFacts:
@@ -24,7 +25,7 @@ def serving(name: str, asked: int = 10, hit: int = 5) -> CacheNodeFacts:
 
 
 def judge(
-    subject: PoolFacts, *entries: Any, ready: tuple[CacheNodeFacts, ...] = (), granted: bool = True
+    subject: PoolFacts, *entries: Any, ready: tuple[CacheNodeFacts, ...] = (), granted: Granted = WHOLE
 ) -> CachePoolStatus:
     nodes = ReadyNodes()
     for serving_node in ready:
@@ -126,7 +127,7 @@ def test_what_the_pool_waits_for_degrades_nothing(
 
 
 def test_pool_beyond_what_a_node_takes_says_so() -> None:
-    assert told(judge(pool(), tier_class(), granted=False))["Ready"][:2] == ("False", "TooManyPools")
+    assert told(judge(pool(), tier_class(), granted=Granted(pool=False)))["Ready"][:2] == ("False", "TooManyPools")
 
 
 def test_unreadable_pool_names_its_fault_and_keeps_its_figures() -> None:

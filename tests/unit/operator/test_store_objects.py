@@ -16,6 +16,14 @@ from kvtier_operator.settings import Settings, StoreSettings
 from tests.unit.operator.build import DRAM_ONLY, SETTINGS, WITH_NVME, tier_class
 
 Object = dict[str, Any]
+RAW = {
+    "name": "disk1",
+    "device": "/dev/disk/by-id/nvme-eui.0025384b21404b01",
+    "initialize": "Always",
+}
+WITH_RAW = DRAM_ONLY | {
+    "nvme": {"capacityPerNode": "100Gi", "devices": [RAW, {"name": "disk0", "path": "/mnt/nvme0"}]},
+}
 HUGE = {"dram": {"capacityPerNode": "8Gi", "hugePages": "1Gi"}}
 
 
@@ -29,7 +37,7 @@ def container(daemon_set: Object) -> Object:
     return only
 
 
-@pytest.mark.parametrize("tiers", [DRAM_ONLY, WITH_NVME, HUGE], ids=["dram", "nvme", "huge pages"])
+@pytest.mark.parametrize("tiers", [DRAM_ONLY, WITH_NVME, WITH_RAW, HUGE], ids=["dram", "nvme", "raw", "huge pages"])
 def test_configuration_is_one_that_the_store_reads(tmp_path: Path, tiers: Object) -> None:
     config_map, daemon_set = objects(tiers=tiers)
     path = tmp_path / "store.yaml"
@@ -43,7 +51,7 @@ def test_configuration_is_one_that_the_store_reads(tmp_path: Path, tiers: Object
     assert config.pools == ()
     assert config.node_socket == "/run/kvtier/node/node.sock"
     assert config.http.port == 9410
-    paths = [device.path for device in config.nvme.devices] if config.nvme else []
+    paths = [device.path for device in config.nvme.devices if "/dev/" not in device.path] if config.nvme else []
     assert mounted == {config.arena.path, config.arena.client_path, "/run/kvtier/node", "/etc/kvtier", *paths}
 
 
@@ -51,6 +59,18 @@ def test_slots_are_aligned_to_huge_pages() -> None:
     config = yaml.safe_load(objects(tiers=HUGE)[0]["data"]["store.yaml"])
 
     assert config["arena"]["slotAlignment"] == 1 << 30
+
+
+def test_raw_device_is_named_to_the_store_and_not_mounted() -> None:
+    config_map, daemon_set = objects(tiers=WITH_RAW)
+    config = yaml.safe_load(config_map["data"]["store.yaml"])
+    volumes = {volume["name"]: volume for volume in daemon_set["spec"]["template"]["spec"]["volumes"]}
+
+    assert config["nvme"]["devices"] == [
+        {"name": "disk1", "path": "/dev/disk/by-id/nvme-eui.0025384b21404b01", "initialize": "always"},
+        {"name": "disk0", "path": "/media/disk0"},
+    ]
+    assert [name for name in volumes if name.startswith("media")] == ["media-1"]
 
 
 def test_store_runs_with_no_privilege() -> None:

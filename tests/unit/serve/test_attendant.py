@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from kvtier_agent.control import SetPools
+from kvtier_agent.control import DeviceSnapshot, SetPools
 from kvtier_agent.serve.attendant import STALE_S, STARTUP_S, Attendant
 from kvtier_agent.serve.http import make_app
 from kvtier_agent.serve.metrics import COUNTERS as COUNTER_TABLE
@@ -159,7 +159,12 @@ async def test_metrics_carry_every_counter_with_pool_tier_and_help() -> None:
     with ours, theirs:
         attendant = Attendant(theirs)
         attendant.snapshot = snapshot(
-            pools=(pool(), pool(name="code", uid="u2", counters={"lookups": 7})), device_errors={"d1": "gone"}
+            pools=(pool(gauges={"runs_per_chain": 1.5}), pool(name="code", uid="u2", counters={"lookups": 7})),
+            devices=(
+                DeviceSnapshot("d0", "ready", capacity_bytes=1 << 30, used_bytes=5, counters={"reads": 3}),
+                DeviceSnapshot("d1", "slow"),
+            ),
+            adoption={"pages_adopted": 40},
         )
         async with TestClient(TestServer(make_app(attendant))) as client:
             text = await (await client.get("/metrics")).text()
@@ -178,4 +183,12 @@ async def test_metrics_carry_every_counter_with_pool_tier_and_help() -> None:
     assert values[("kvtier_pool_capacity_bytes", ("pool", "team-a/chat"), ("tier", "nvme"))] == 1 << 30
     assert values[("kvtier_device_in_use", ("device", "d1"))] == 0
     assert values[("kvtier_device_in_use", ("device", "d0"))] == 1
+    assert values[("kvtier_device_state", ("device", "d1"), ("state", "slow"))] == 1
+    assert values[("kvtier_device_state", ("device", "d1"), ("state", "ready"))] == 0
+    assert values[("kvtier_device_reads_total", ("device", "d0"))] == 3
+    assert values[("kvtier_device_used_bytes", ("device", "d0"))] == 5
+    assert ("kvtier_device_used_bytes", ("device", "d1")) not in values
+    assert values[("kvtier_pool_runs_per_chain", ("pool", "team-a/chat"))] == 1.5
+    assert ("kvtier_pool_runs_per_chain", ("pool", "team-a/code")) not in values
+    assert values[("kvtier_adoption_pages_adopted",)] == 40
     assert values[("kvtier_ready",)] == 1

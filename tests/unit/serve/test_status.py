@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from kvtier_agent.control import TierUse
+from kvtier_agent.control import DeviceSnapshot, TierUse
 from kvtier_agent.quantities import exact
 from kvtier_agent.serve.reporter import decide_write
 from kvtier_agent.serve.status import (
     build_status,
-    decide_degraded,
     decide_drained,
     decide_ready,
     stopped_status,
@@ -23,6 +22,7 @@ from kvtier_crds.words import about, hit_ratio
 from tests.unit.node.cache_nodes import cache_node, condition
 from tests.unit.serve.snapshots import MIB, snapshot
 
+GIB = 1 << 30
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DRAINING = {"drain": True}
 
@@ -73,29 +73,6 @@ def test_ready_names_the_cause(seen: Any, spec: dict[str, Any], status: str, rea
 
 
 @pytest.mark.parametrize(
-    ("seen", "status", "reason", "message"),
-    [
-        (snapshot(), "False", "AsExpected", "all devices are in use"),
-        (
-            snapshot(device_errors={"d0": "read of /media/d0/7: Input/output error"}),
-            "True",
-            "DeviceFailed",
-            "not in use: d0: read of /media/d0/7: Input/output error; check the disk, then delete the store's pod",
-        ),
-        (
-            snapshot(direct_io={"d0": False, "d1": True}),
-            "True",
-            "NoDirectIo",
-            "no direct I/O on d0: reads pass through the page cache; use ext4 or xfs",
-        ),
-    ],
-)
-def test_degraded_names_the_device(seen: Any, status: str, reason: str, message: str) -> None:
-    verdict = decide_degraded(seen)
-    assert (verdict.status, verdict.reason, verdict.message) == (status, reason, message)
-
-
-@pytest.mark.parametrize(
     ("seen", "spec", "status", "reason"),
     [
         (snapshot(drained=True), DRAINING, "True", "Flushed"),
@@ -121,17 +98,20 @@ def test_reasons_are_those_that_the_reference_lists() -> None:
         snapshot(ready=False),
         snapshot(ready=False, node=""),
         snapshot(drained=True),
-        snapshot(direct_io={"d0": False}),
-        snapshot(device_errors={"d0": "x"}),
     ]
     for node in (cache_node(), cache_node(drain=True)):
         for item in seen:
-            for verdict in (decide_ready(item, node), decide_degraded(item), decide_drained(item, node)):
+            for verdict in (decide_ready(item, node), decide_drained(item, node)):
                 assert (verdict.type, verdict.reason, verdict.status) in listed
 
 
 def test_status_is_what_the_resource_takes() -> None:
-    seen = snapshot(device_errors={"d1": "x" * 5000})
+    seen = snapshot(
+        devices=(
+            DeviceSnapshot("d0", "ready", capacity_bytes=GIB, used_bytes=GIB // 2),
+            DeviceSnapshot("d1", "gone", "x" * 5000),
+        )
+    )
     status = build_status(seen, cache_node(), NOW)
     parsed = CacheNodeStatus.model_validate(status)
     assert parsed.observed_generation == 3
@@ -145,9 +125,9 @@ def test_status_is_what_the_resource_takes() -> None:
         200,
         100,
     )
-    assert [(device.name, device.direct_io, device.error is None) for device in parsed.devices] == [
-        ("d0", True, True),
-        ("d1", False, False),
+    assert [(device.name, device.state, device.capacity, device.used) for device in parsed.devices] == [
+        ("d0", "Ready", "1Gi", "512Mi"),
+        ("d1", "Gone", None, None),
     ]
 
 

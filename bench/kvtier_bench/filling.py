@@ -1,0 +1,36 @@
+"""Very many small blocks in a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kvtier_client.client import Client
+from kvtier_client.protocol.messages import Reach
+
+from kvtier_bench.figures import CannotRun
+from kvtier_bench.workload import LAYOUT, Payloads, chain_hashes
+
+PAGE_BYTES: Final = 4096
+CHAIN_BLOCKS: Final = 2048
+_SAY_EVERY_S: Final = 20.0
+
+
+def fill_blocks(client: Client, blocks: int, say: Callable[[str], None], first: int = 0) -> None:
+    """Put whole chains of 4 KiB blocks, their seeds from `first / CHAIN_BLOCKS` on, until there are `blocks` of them.
+
+    Returns when all are on nvme. Raises CannotRun when the store takes one not.
+    """
+    payloads = Payloads(PAGE_BYTES)
+    began = said = time.monotonic()
+    chains = range(first // CHAIN_BLOCKS, blocks // CHAIN_BLOCKS)
+    for chain in chains:
+        reach = Reach.FLUSHED if chain == chains[-1] else Reach.DRAM
+        stored = client.put(LAYOUT, None, payloads.pages(chain_hashes(chain, CHAIN_BLOCKS)), reach=reach)
+        if stored.reached is None:
+            raise CannotRun(f"a put of {CHAIN_BLOCKS} blocks was not taken; misses: {dict(client.misses)}")
+        if time.monotonic() - said > _SAY_EVERY_S:
+            said = time.monotonic()
+            done = (chain + 1) * CHAIN_BLOCKS
+            say(f"  {done:,} of {blocks:,} blocks, {(done - first) / (said - began):,.0f} a second")
