@@ -14,28 +14,34 @@ from typing import Final
 
 from kvtier_bench.figures import CannotRun
 
-PACKAGES: Final = ("mooncake-transfer-engine-non-cuda==0.3.13.post1", "redis[hiredis]==8.1.0", "numpy>=2")
+PEERS: Final = {
+    "mooncake": ("mooncake-transfer-engine-non-cuda==0.3.13.post1", "numpy>=2"),
+    "redis": ("redis[hiredis]==8.1.0", "numpy>=2"),
+    "lmcache": ("lmcache==0.5.6",),
+}
+"""What is installed for each, in an environment of its own; LMCache's has torch with its CUDA libraries (5 GB)."""
 INSTALL_S: Final = 900
 _NO_SERVICES: Final = Path("/usr/sbin/policy-rc.d")
 
 
 def cache_folder() -> Path:
-    """Where the peers' environment is kept between runs."""
+    """Where the peers' environments are kept between runs."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "kvtier" / "bench-peers"
 
 
-def peer_python(folder: Path) -> Path:
-    """The interpreter that has the peers; made at the first call, a minute.
+def peer_python(cache: Path, peer: str) -> Path:
+    """The interpreter that has this peer; made at the first call, in up to a few minutes.
 
     Raises CannotRun.
     """
-    wanted = "\n".join(PACKAGES)
+    folder = cache / peer
+    wanted = "\n".join(PEERS[peer])
     stamp, python = folder / "packages", folder / "bin" / "python"
     if not (stamp.exists() and stamp.read_text() == wanted and python.exists()):
         uv = shutil.which("uv") or str(Path(__file__).parents[2] / ".tools/bin/uv")
         _run(uv, "venv", "--quiet", "--clear", "--python", "3.11", str(folder))
-        _run(uv, "pip", "install", "--quiet", "--python", str(python), *PACKAGES)
+        _run(uv, "pip", "install", "--quiet", "--python", str(python), *PEERS[peer])
         stamp.write_text(wanted)
     return python
 
@@ -54,15 +60,15 @@ def program(name: str, package: str) -> str:
     return found
 
 
-def versions(folder: Path) -> dict[str, str]:
+def versions(cache: Path) -> dict[str, str]:
     """Versions of the peers and programs that are there."""
     found = {}
     for name, command in {"fio": ["fio", "--version"], "redis-server": ["redis-server", "--version"]}.items():
         with suppress(OSError, subprocess.SubprocessError):
             found[name] = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    for metadata in folder.glob("lib/python*/site-packages/*.dist-info"):
+    for metadata in cache.glob("*/lib/python*/site-packages/*.dist-info"):
         name, _, version = metadata.name.removesuffix(".dist-info").partition("-")
-        if name.startswith(("mooncake", "redis", "hiredis", "lmcache")):
+        if name.startswith(("mooncake_transfer", "redis", "hiredis", "lmcache")):
             found[name] = version
     return found
 

@@ -14,7 +14,8 @@ from kvtier_bench import environment
 from kvtier_bench.figures import CannotRun
 from kvtier_bench.rival import end, read_answer, start_module
 
-UP_S: Final = 30.0
+UP_S: Final = 180.0
+"""LMCache imports for a minute on a busy machine."""
 
 
 @contextlib.contextmanager
@@ -23,7 +24,7 @@ def mooncake(cache: Path, folder: Path, memory_bytes: int) -> Iterator[str]:
 
     Raises CannotRun.
     """
-    python = environment.peer_python(cache)
+    python = environment.peer_python(cache, "mooncake")
     rpc, metrics = free_port(), free_port()
     command = [str(python.with_name("mooncake_master")), f"-rpc_port={rpc}", f"-metrics_port={metrics}"]
     with serving(command, folder / "mooncake_master.log"):
@@ -61,6 +62,24 @@ def redis(folder: Path, memory_bytes: int) -> Iterator[dict[str, str]]:
     with serving([program, *settings, "--maxmemory", str(memory_bytes), "--dir", str(folder)], log):
         wait_for_port(port, log)
         yield {"unix": f"unix://{path}", "tcp": f"redis://127.0.0.1:{port}"}
+
+
+@contextlib.contextmanager
+def lmcache(cache: Path, folder: Path, memory_bytes: int) -> Iterator[str]:
+    """A multiprocess server that needs no GPU; yields its address.
+
+    Raises CannotRun.
+    """
+    python = environment.peer_python(cache, "lmcache")
+    ports = [free_port() for _ in range(3)]
+    options = ["--port", "--http-port", "--prometheus-port"]
+    command = [str(python.with_name("lmcache")), "server", "--supported-transfer-mode", "engine_driven"]
+    command += ["--l1-size-gb", str(-(-memory_bytes // 10**9)), "--eviction-policy", "LRU", "--shm-name", folder.name]
+    command += [word for pair in zip(options, map(str, ports), strict=True) for word in pair]
+    log = folder / "lmcache.log"
+    with serving(command, log):
+        wait_for_port(ports[0], log)
+        yield f"tcp://localhost:{ports[0]}"
 
 
 @contextlib.contextmanager

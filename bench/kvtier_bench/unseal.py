@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-_TRAILER: Final = b"KVTSUMMA"
-_BLOCK: Final = 4096
+import numpy as np
+
+_MAGIC: Final = np.frombuffer(b"KVTSUMMA", dtype=np.uint64)[0]
+_PAGE: Final = 4096
+_READ_BYTES: Final = 16 << 20
 
 
 def unseal(media: Path, share: float) -> str:
-    """Of all files with sealed segments below `media`, wipe the trailers of `share`; says what was done.
+    """Of all sealed segments in files below `media`, wipe the trailers of `share`; says what was done.
 
     The store must not run.
     """
-    trailers = [place for file in sorted(media.rglob("*")) if file.is_file() for place in _trailers(file)]
-    every = max(1, round(1 / share))
-    wiped = trailers[::every]
+    trailers = [(file, at) for file in sorted(media.rglob("*")) if file.is_file() for at in _trailers(file)]
+    wiped = trailers[:: max(1, round(1 / share))]
     for file, offset in wiped:
         with file.open("r+b") as opened:
             opened.seek(offset)
-            opened.write(bytes(_BLOCK))
+            opened.write(bytes(_PAGE))
     return f"{len(wiped)} of {len(trailers)} sealed segments unsealed"
 
 
-def _trailers(file: Path) -> list[tuple[Path, int]]:
-    """Where the file's trailers are."""
+def _trailers(file: Path) -> Iterator[int]:
+    """Where the file's trailers are: pages that begin with their magic."""
     with file.open("rb") as opened:
-        size = file.stat().st_size
-        offset = size - _BLOCK
-        if offset < 0:
-            return []
-        opened.seek(offset)
-        return [(file, offset)] if opened.read(len(_TRAILER)) == _TRAILER else []
+        at = 0
+        while data := opened.read(_READ_BYTES):
+            pages = np.frombuffer(data[: len(data) // _PAGE * _PAGE], dtype=np.uint64).reshape(-1, _PAGE // 8)
+            yield from (at + int(page) * _PAGE for page in np.flatnonzero(pages[:, 0] == _MAGIC))
+            at += len(data)

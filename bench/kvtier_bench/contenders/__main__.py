@@ -17,7 +17,7 @@ import numpy as np
 
 from kvtier_bench.contenders.contender import Buffers, Contender, Task
 
-_MODULES: Final = {"kvtier": "ours", "mooncake": "mooncake", "redis": "valkey", "files": "files"}
+_MODULES: Final = {"kvtier": "ours", "mooncake": "mooncake", "redis": "valkey", "files": "files", "lmcache": "lmcache"}
 
 
 def make(name: str, buffers: Buffers) -> Contender:

@@ -71,7 +71,7 @@ class Match:
     def run(self, measures: dict[str, Measure]) -> dict[str, Timings]:
         """Each of them in turns, after a round that does not count."""
         for measure in measures.values():
-            measure(0)
+            measure(self.rounds)
         return interleaved(measures, self.rounds)
 
 
@@ -99,7 +99,7 @@ def against_memcpy(context: Context) -> Iterator[Figure]:
 def against_mooncake(context: Context) -> Iterator[Figure]:
     """Both ways beside Mooncake Store."""
     match = Match(context)
-    python = environment.peer_python(context.options.peers)
+    python = environment.peer_python(context.options.peers, "mooncake")
     with (
         match.ours() as ours,
         peers.mooncake(context.options.peers, context.disk, match.memory_bytes) as master,
@@ -111,7 +111,7 @@ def against_mooncake(context: Context) -> Iterator[Figure]:
 def against_redis(context: Context) -> Iterator[Figure]:
     """Both ways beside Redis, over the faster of its two sockets."""
     match = Match(context)
-    python = environment.peer_python(context.options.peers)
+    python = environment.peer_python(context.options.peers, "redis")
     with match.ours() as ours, peers.redis(context.disk, 2 * match.memory_bytes) as urls:
         by_socket = {}
         for kind, url in urls.items():
@@ -128,6 +128,18 @@ def against_files(context: Context) -> Iterator[Figure]:
     match = Match(context)
     with match.ours() as ours, match.rival("files", {"folder": str(context.disk)}) as files:
         yield from _both_ways(match, ours, files, "plain files in the page cache", "files")
+
+
+def against_lmcache(context: Context) -> Iterator[Figure]:
+    """Both ways beside LMCache's multiprocess server."""
+    match = Match(context)
+    python = environment.peer_python(context.options.peers, "lmcache")
+    with (
+        match.ours() as ours,
+        peers.lmcache(context.options.peers, context.disk, 2 * match.memory_bytes) as url,
+        match.rival("lmcache", {"url": url}, python) as lmcache,
+    ):
+        yield from _both_ways(match, ours, lmcache, "LMCache, shared memory", "lmcache")
 
 
 def _both_ways(match: Match, ours: Rival, peer: Rival, title: str, key: str) -> Iterator[Figure]:
@@ -153,5 +165,6 @@ SCENARIOS: Final = (
     ),
     Scenario("mooncake", "beside Mooncake Store", ("get_vs_mooncake", "put_vs_mooncake", "put_gb_s"), against_mooncake),
     Scenario("redis", "beside Redis", ("get_vs_redis", "put_vs_redis"), against_redis),
+    Scenario("lmcache", "beside LMCache", ("get_vs_lmcache", "put_vs_lmcache"), against_lmcache),
     Scenario("files", "beside plain files", ("get_vs_files", "put_vs_files"), against_files),
 )

@@ -8,7 +8,7 @@ memory = arena + index + page tables + processes + buffers, rounded up to 1Mi:
   that. Too little would end in an OOM loop: recovery loads the whole index again. So the store is
   told this number and keeps no more pages than that, however small a pod makes them.
 - page tables: 8 bytes for each 4 KiB of the arena, in every process that maps it.
-- processes: the store, its attendant and the movers, PROCESS_BYTES each.
+- processes: the store, its attendant, the movers, and one for each nvme device, PROCESS_BYTES each.
 - buffers: BUFFER_BYTES for each mover (runs being written and read), SLACK_BYTES for the kernel's side.
 
 Requests equal limits for memory, so that the store is never the one to be evicted for growing. There is a
@@ -40,7 +40,7 @@ def store_memory_bytes(tiers: Tiers, movers: int = MOVERS) -> int:
     """Memory that a store's pod requests, huge pages left out."""
     dram = parse_bytes(tiers.dram.capacity_per_node)
     nvme = parse_bytes(tiers.nvme.capacity_per_node) if tiers.nvme else 0
-    processes = movers + 2
+    processes = movers + 2 + (len(tiers.nvme.devices) if tiers.nvme else 0)
     index = -(-(dram + nvme) // MEAN_PAGE_BYTES) * INDEX_BYTES
     ordinary_pages = tiers.dram.huge_pages is HugePages.NONE
     arena = dram + dram // 512 * processes if ordinary_pages else 0
