@@ -121,7 +121,8 @@ def _device_reasons(status: Status) -> tuple[ReasonText, ...]:
             Reason.DEVICE_GONE,
             status,
             "A device is not there, or no more. Its blocks are misses until it is back.",
-            "Attach or mount it again; it is taken back by itself. If it is gone for good, replace it by a blank one.",
+            "Attach or mount it again, and it is taken back by itself; one that is gone for good is replaced by a "
+            "blank one and a restart of the store's pod.",
         ),
         ReasonText(
             Reason.DEVICE_FAILED,

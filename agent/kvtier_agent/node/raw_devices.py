@@ -29,6 +29,7 @@ T = TypeVar("T")
 EDGE_BYTES: Final = 1 << 20
 ANSWER_S: Final = 10.0
 NO_ANSWER: Final = "does not answer"
+_ABSENT: Final = (errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM)
 _LINKS: Final = 8
 _BLKROGET: Final = 0x125E
 _BLKDISCARD: Final = 0x1277
@@ -143,7 +144,7 @@ def look_at(device: str, *, host_root: Path) -> RawFacts:
                 return RawFacts(device, RawState.READ_ONLY, node, size_bytes=size)
             first, last = _edges(fd, size)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM):
+        if error.errno in _ABSENT:
             return RawFacts(device, RawState.MISSING, node, detail=device)
         raise
     user = _user(found.st_rdev)
@@ -168,16 +169,15 @@ def blank_device(device: str, *, host_root: Path) -> None:
     May be repeated. Blocks. Raises OSError, EBUSY among them.
     """
     try:
+        if not _is_a_stores(device, host_root):
+            return
         fd = open_device(device, host_root=host_root)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM):
+        if error.errno in _ABSENT:
             return
         raise
     try:
         size = os.lseek(fd, 0, os.SEEK_END)
-        first, _ = _edges(fd, size)
-        if not first.startswith(DEVICE_MAGIC):
-            return
         with suppress(OSError):  # not every device can; what is not discarded is overwritten in time
             fcntl.ioctl(fd, _BLKDISCARD, struct.pack("QQ", 0, size))
         with mmap.mmap(-1, EDGE_BYTES) as zeros:
@@ -187,6 +187,16 @@ def blank_device(device: str, *, host_root: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _is_a_stores(device: str, host_root: Path) -> bool:
+    """Whether it is a block device that begins with a store's superblock, whoever has it. Raises OSError."""
+    place = _below(host_root, resolve(device, host_root=host_root))
+    if not stat.S_ISBLK(place.lstat().st_mode):
+        return False
+    with _opened(place, os.O_RDONLY | os.O_DIRECT) as fd:
+        first, _ = _edges(fd, os.lseek(fd, 0, os.SEEK_END))
+    return first.startswith(DEVICE_MAGIC)
 
 
 def resolve(device: str, *, host_root: Path) -> str:

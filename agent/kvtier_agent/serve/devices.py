@@ -70,5 +70,6 @@ def _said(device: DeviceSnapshot) -> str:
 
 
 def _degraded(reason: Reason, said: str) -> Verdict:
-    tail = f". {remedy('CacheNode', ConditionType.DEGRADED, reason)}"
+    todo = remedy("CacheNode", ConditionType.DEGRADED, reason)
+    tail = f"; {todo[0].lower()}{todo[1:].removesuffix('.')}"
     return Verdict(ConditionType.DEGRADED, "True", reason, said[: DEGRADED_LIMIT - len(tail)] + tail)

@@ -124,10 +124,22 @@ def test_blanked_device_of_a_store_is_blank_at_both_ends(disk: Disk, raw: RawDev
     assert raw.look_at(disk.device).state is RawState.USABLE
 
 
-def test_blanking_leaves_a_foreign_device_alone(disk: Disk, raw: RawDevices) -> None:
+def test_blanking_leaves_a_foreign_device_alone_even_in_use(disk: Disk, raw: RawDevices) -> None:
     disk.write(b"somebody's", 512)
     raw.blank(disk.device)
+    fd = os.open(disk.node, os.O_RDWR | os.O_EXCL)
+    try:
+        raw.blank(disk.device)
+    finally:
+        os.close(fd)
     assert disk.read(10, 512) == b"somebody's"
+
+
+def test_blanking_what_is_no_block_device_succeeds(disk: Disk, raw: RawDevices) -> None:
+    disk.link.unlink()
+    disk.link.write_bytes(raw_devices.DEVICE_MAGIC)
+    raw.blank(disk.device)
+    assert disk.link.read_bytes() == raw_devices.DEVICE_MAGIC
 
 
 def test_blanking_a_device_that_a_store_still_has_fails(disk: Disk, raw: RawDevices) -> None:

@@ -11,7 +11,7 @@ from kvtier_agent.serve.devices import DEGRADED_LIMIT, STATES, decide_degraded, 
 from kvtier_crds import models
 from kvtier_crds.conditions import CONDITIONS
 
-CHECK = "Check the disk (dmesg, smartctl) and replace it if it is worn out; it is taken back by itself."
+CHECK = "check the disk (dmesg, smartctl) and replace it if it is worn out; it is taken back by itself"
 
 
 @pytest.mark.parametrize(
@@ -29,29 +29,29 @@ CHECK = "Check the disk (dmesg, smartctl) and replace it if it is worn out; it i
             [DeviceSnapshot("d0", "failed", "read at 4096: Input/output error")],
             "True",
             "DeviceFailed",
-            f"d0 answers with errors: read at 4096: Input/output error. {CHECK}",
+            f"d0 answers with errors: read at 4096: Input/output error; {CHECK}",
             id="failed",
         ),
         pytest.param(
             [DeviceSnapshot("d0", "slow"), DeviceSnapshot("d1", "failed", "x"), DeviceSnapshot("d2", "failed")],
             "True",
             "DeviceFailed",
-            f"d1 answers with errors: x; d2 answers with errors; d0 answers late. {CHECK}",
+            f"d1 answers with errors: x; d2 answers with errors; d0 answers late; {CHECK}",
             id="worst-first-all-named",
         ),
         pytest.param(
             [DeviceSnapshot("d0", "ready", direct_io=False), DeviceSnapshot("d1", "refused", "no superblock")],
             "True",
             "DeviceRefused",
-            "d1 is refused: no superblock. Follow the message: blank the device, or run the version that wrote it.",
+            "d1 is refused: no superblock; follow the message: blank the device, or run the version that wrote it",
             id="fault-before-direct-io",
         ),
         pytest.param(
             [DeviceSnapshot("d0", "ready", direct_io=False), DeviceSnapshot("d1", "opening", direct_io=False)],
             "True",
             "NoDirectIo",
-            "no direct I/O on d0: reads pass through the page cache. Use a file system with direct I/O, such as ext4 "
-            "or xfs.",
+            "no direct I/O on d0: reads pass through the page cache; use a file system with direct I/O, such as ext4 "
+            "or xfs",
             id="no-direct-io",
         ),
     ],
@@ -70,6 +70,7 @@ def test_every_state_has_a_word_in_the_resource_and_a_listed_reason(state: Any) 
     verdict = decide_degraded([DeviceSnapshot("d0", state, "said")])
     assert (verdict.reason, verdict.status) in listed
     assert verdict.status == ("False" if state in ("ready", "opening") else "True")
+    assert ". " not in verdict.message
     assert models.DeviceStatus.model_validate(device_status(DeviceSnapshot("d0", state, "said"))).message == "said"
 
 
