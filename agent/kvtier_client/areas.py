@@ -18,7 +18,7 @@ class Area:
     def __init__(self, size: int, lease: Lease | None) -> None:
         """Where no lease could be had, ordinary memory does as well: its puts copy."""
         self.lease = lease
-        self.view = aligned_buffer(size).data if lease is None else lease.view[:size]
+        self.view = aligned_buffer(max(size, 1)).data[:size] if lease is None else lease.view[:size]
         self.address = address_of(self.view)
         self._begins: list[int] = []
         self._put: list[tuple[int, bytes]] = []

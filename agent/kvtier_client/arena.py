@@ -60,7 +60,7 @@ class ChunkMappings:
         """
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+            if not stat.S_ISREG(status.st_mode) or status.st_size < GENERATION_BYTES:
                 raise Failure(PROTOCOL, "the agent sent a chunk descriptor that is no file with content")
             key = (status.st_dev, status.st_ino)
             with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import Final
@@ -10,6 +11,7 @@ from .arena import ChunkMappings
 from .pool import ConnectionPool
 
 TEND_EVERY_S: Final = 0.2
+NICENESS: Final = 10
 
 
 class Attendant:
@@ -53,6 +55,8 @@ class Attendant:
 def _attend(
     attendant: Attendant, pool_ref: weakref.ref[ConnectionPool], mappings_ref: weakref.ref[ChunkMappings]
 ) -> None:
+    # Of this thread alone: page tables are filled when nobody needs the processor.
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
     while attendant.pause():
         pool, mappings = pool_ref(), mappings_ref()
         if pool is None or mappings is None:

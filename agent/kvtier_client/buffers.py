@@ -32,15 +32,16 @@ def page_spans(pages: Sequence[Page]) -> Spans:
 
 
 def writable_spans(buffers: Sequence[BufferLike | None], count: int) -> Spans:
-    """Where each of `count` buffers lies; None is (0, 0). One array whose first dimension is `count` is as good.
+    """Where each of `count` buffers lies; None is (0, 0). One array or tensor with `count` rows is as good.
 
     Raises ValueError, naming the buffer, also when one is read-only.
     """
     if len(buffers) != count:
         raise ValueError(f"{count} buffers are needed, one for each page of each block, not {len(buffers)}")
-    if isinstance(buffers, np.ndarray) and count and buffers.ndim > 1:
-        address, size = _span(_writable(buffers[0], "buffers[0]"))
-        return Spans([(address + index * buffers.strides[0], size) for index in range(count)], buffers)
+    rows: Any = _tensor_bytes(buffers, "buffers") if count and _is_tensor(buffers) else buffers
+    if isinstance(rows, np.ndarray) and count and rows.ndim > 1:
+        address, size = _span(_writable(rows[0], "buffers[0]"))
+        return Spans([(address + index * rows.strides[0], size) for index in range(count)], rows)
     arrays = [
         None if buffer is None else _writable(buffer, f"buffers[{index}]") for index, buffer in enumerate(buffers)
     ]
@@ -69,15 +70,28 @@ def _array(buffer: BufferLike, what: str) -> np.ndarray[Any, Any]:
 
 
 def _bytes_of(buffer: BufferLike) -> np.ndarray[Any, Any]:
+    if _is_tensor(buffer):
+        buffer = _tensor_bytes(buffer.reshape(1) if not buffer.dim() else buffer, "the tensor")
     if isinstance(buffer, np.ndarray):
         if not buffer.flags.c_contiguous:
-            raise TypeError("the array is not contiguous")
+            raise TypeError("it is not contiguous")
         return buffer
-    torch = sys.modules.get("torch")  # who holds a tensor has imported torch, so that this module need not
-    if torch is not None and isinstance(buffer, torch.Tensor):
-        if not buffer.is_contiguous():
-            raise TypeError("the tensor is not contiguous")
-        # torch offers no buffer, and numpy knows no bfloat16.
-        array: np.ndarray[Any, Any] = buffer.detach().reshape(-1).view(torch.uint8).numpy()
-        return array
     return np.frombuffer(memoryview(buffer).cast("B"), np.uint8)
+
+
+def _is_tensor(buffer: object) -> bool:
+    torch = sys.modules.get("torch")  # who holds a tensor has imported torch, so that this module need not
+    return torch is not None and isinstance(buffer, torch.Tensor)
+
+
+def _tensor_bytes(tensor: Any, what: str) -> np.ndarray[Any, Any]:
+    """The tensor's bytes, with its dimensions: torch offers no buffer, and numpy knows no bfloat16.
+
+    Raises ValueError.
+    """
+    torch = sys.modules["torch"]
+    try:
+        array: np.ndarray[Any, Any] = tensor.detach().view(torch.uint8).numpy()
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{what} is not C-contiguous bytes in CPU memory: {error}") from error
+    return array

@@ -186,8 +186,10 @@ class Client(ClientBase):
         self._options.check_staging(size)
         workings = self._workings
         lease: Lease | None = None
+        deadline = self._options.put_deadline(deadline_s)
         try:
-            lease = self._lease(size, self._options.put_deadline(deadline_s))
+            if size:
+                lease = self._lease(size, deadline)
         except Failure as failure:
             workings.count_failure(failure)
         area = workings.areas.open(size, lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import select
 import socket
 from collections.abc import Sequence
 from importlib import metadata
@@ -43,6 +44,8 @@ class Connection:
         self._mappings = mappings
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._request_ids = itertools.count(1)
+        self.ready = select.poll()
+        """For a driver that polls."""
         self.closed = False
         self.staging: Staging | None = None
         """What the agent was last offered here."""

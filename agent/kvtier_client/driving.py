@@ -75,7 +75,6 @@ def _wait(connection: Connection, event: int, deadline: Deadline) -> None:
 
     Raises Failure past the deadline.
     """
-    ready = select.poll()
-    ready.register(connection.sock, event)
-    if not ready.poll(math.ceil(deadline.remaining() * 1000)):
+    connection.ready.register(connection.sock, event)
+    if not connection.ready.poll(math.ceil(deadline.remaining() * 1000)):
         raise deadline.passed()

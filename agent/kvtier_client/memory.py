@@ -16,6 +16,7 @@ PAGE_BYTES: Final = mmap.PAGESIZE
 _MADV_POPULATE_READ: Final = 22
 _MADV_POPULATE_WRITE: Final = 23
 _HUGE_PAGE_BYTES: Final = 2 << 20
+_POPULATE_BYTES: Final = 4 << 20
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -40,9 +41,14 @@ def map_readonly(descriptor: int, size: int) -> memoryview:
 
 
 def populate_for_reading(view: memoryview) -> None:
-    """Fill the page tables of a mapping, so that its first reader does not fault. Lets other threads run."""
-    if not _populate(view, _MADV_POPULATE_READ):
-        np.frombuffer(view, np.uint8)[::PAGE_BYTES].max()
+    """Fill the page tables of a mapping, so that its first reader does not fault. Lets other threads run.
+
+    In steps, since whoever maps memory meanwhile waits for one.
+    """
+    for begin in range(0, view.nbytes, _POPULATE_BYTES):
+        step = view[begin : begin + _POPULATE_BYTES]
+        if not _populate(step, _MADV_POPULATE_READ):
+            np.frombuffer(step, np.uint8)[::PAGE_BYTES].max()
 
 
 def populate_for_writing(view: memoryview) -> None:
@@ -73,10 +79,12 @@ def aligned_buffer(size: int) -> npt.NDArray[np.uint8]:
 def aligned_pages(count: int, size: int) -> npt.NDArray[np.uint8]:
     """`count` rows of `size` bytes of zeros; each row begins at a page. Its memory is there before the first use.
 
-    Raises ValueError unless there is at least one byte.
+    Raises ValueError unless a row has at least one byte.
     """
-    if count < 1 or size < 1:
+    if count < 0 or size < 1:
         raise ValueError(f"a buffer has at least one byte, not {count} times {size}")
+    if not count:
+        return np.empty((0, size), np.uint8)
     stride = -(-size // PAGE_BYTES) * PAGE_BYTES
     memory = mmap.mmap(-1, count * stride, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if count * stride >= _HUGE_PAGE_BYTES:

@@ -121,14 +121,10 @@ class ChunkTable:
         if not len(self._ids) or (self._ids[index] != ids).any():
             raise Failure(PROTOCOL, "the agent named a chunk that it did not send")
         sizes = self._sizes[index]
-        # In an order that cannot overflow: each bound is compared with what is left of the chunk.
-        if (
-            not lengths.all()
-            or (offsets > sizes).any()
-            or (lengths > sizes - offsets).any()
-            or (words % GENERATION_BYTES).any()
-            or (words // GENERATION_BYTES >= sizes // GENERATION_BYTES).any()
-        ):
+        # No sum can overflow: an offset is within its chunk first, and a size has 32 bits.
+        inside = (offsets < sizes) & (offsets + lengths <= sizes) & (lengths != 0)
+        inside &= (words <= sizes - np.uint64(GENERATION_BYTES)) & (words % GENERATION_BYTES == 0)
+        if not inside.all():
             raise Failure(PROTOCOL, "the agent named a place outside its chunk")
         chunks = self._chunks
         return PlacedPages(

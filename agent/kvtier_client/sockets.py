@@ -23,6 +23,7 @@ FULL_BACKLOG_PAUSE_S: Final = 0.005
 MAX_DESCRIPTORS: Final = 253
 """The kernel's limit beside one message."""
 _CMSG_CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_TRUNCATED: Final = int(socket.MSG_CTRUNC)
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
@@ -81,12 +82,12 @@ def receive_into(sock: socket.socket, buffer: memoryview) -> tuple[int, list[int
     """
     size, ancillary, flags, _ = sock.recvmsg_into([buffer], _ANCILLARY_BYTES, _CMSG_CLOEXEC)
     if not ancillary:
-        return size, [], bool(flags & socket.MSG_CTRUNC)
+        return size, [], bool(flags & _TRUNCATED)
     descriptors = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
-    return size, list(descriptors), bool(flags & socket.MSG_CTRUNC)
+    return size, list(descriptors), bool(flags & _TRUNCATED)
 
 
 def close_descriptor(descriptor: int) -> None:

@@ -60,25 +60,67 @@ def page_tensor(view: memoryview, dtype: torch.dtype, shape: Sequence[int]) -> t
 
 
 def pages_from_layers(
-    shape: PageShape, layers: Sequence[LayerKV], first_block: int, blocks: int
+    shape: PageShape,
+    layers: Sequence[LayerKV],
+    first_block: int,
+    blocks: int,
+    out: npt.NDArray[np.uint8] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Copies of `blocks` pages from `first_block` on, as (blocks, page bytes).
+    """Copies of `blocks` pages from `first_block` on, as (blocks, page bytes); in `out` where that is given.
 
-    Raises ValueError when the tensors have another shape or type, or too few tokens.
+    Raises ValueError when the tensors or `out` have another shape or type, or too few tokens.
     """
     begin, end = first_block * shape.block_tokens, (first_block + blocks) * shape.block_tokens
-    pages = np.empty((blocks, shape.rows, shape.run_bytes), np.uint8)
+    if out is None:
+        out = np.empty((blocks, shape.page_bytes), np.uint8)
+    elif out.shape != (blocks, shape.page_bytes) or out.dtype != np.uint8 or out.strides[1] != 1:
+        raise ValueError(f"out must be bytes of shape {(blocks, shape.page_bytes)}, not {out.dtype} of {out.shape}")
+    pages = np.lib.stride_tricks.as_strided(
+        out, (blocks, shape.rows, shape.run_bytes), (out.strides[0], shape.run_bytes, 1)
+    )
     row = 0
     for number, layer in enumerate(layers):
         for tensor in layer:
             check_tensor(shape, tensor, end, f"layer {number}")
-            part = tensor[0, :, begin:end].detach().cpu().view(torch.uint8).numpy()
-            runs = part.reshape(shape.kv_heads, blocks, shape.run_bytes)
-            pages[:, row : row + shape.kv_heads] = runs.swapaxes(0, 1)
+            if row < shape.rows:
+                part = tensor[0, :, begin:end].detach().cpu().view(torch.uint8).numpy()
+                runs = part.reshape(shape.kv_heads, blocks, shape.run_bytes)
+                pages[:, row : row + shape.kv_heads] = runs.swapaxes(0, 1)
             row += shape.kv_heads
     if row != shape.rows:
         raise ValueError(f"{len(layers)} layers were given, not {shape.layers}")
-    return pages.reshape(blocks, shape.page_bytes)
+    return out
+
+
+class LayersFromPages:
+    """The layers' keys and values of a prefix, filled block by block, in CPU memory. Copies once."""
+
+    def __init__(self, shape: PageShape, blocks: int) -> None:
+        """Room for `blocks` blocks."""
+        self._shape = shape
+        # numpy asks for huge pages where it may, torch does not: their first touch costs a quarter.
+        self._rows = np.empty((shape.rows, blocks * shape.run_bytes), np.uint8)
+
+    def fill(self, first_block: int, pages: Sequence[memoryview]) -> None:
+        """Copy the pages of the blocks from `first_block` on.
+
+        Raises ValueError when one has another size.
+        """
+        shape = self._shape
+        for index, page in enumerate(pages, first_block):
+            if page.nbytes != shape.page_bytes:
+                raise ValueError(f"page {index} has {page.nbytes} bytes, not {shape.page_bytes}")
+            begin = index * shape.run_bytes
+            np.copyto(
+                self._rows[:, begin : begin + shape.run_bytes], np.frombuffer(page, np.uint8).reshape(shape.rows, -1)
+            )
+
+    def layers(self) -> list[LayerKV]:
+        """The keys and values of all blocks, in this object's memory."""
+        shape = self._shape
+        joined = torch.from_numpy(self._rows).view(shape.dtype)
+        joined = joined.view(shape.layers, 2, 1, shape.kv_heads, -1, shape.head_size)
+        return [(joined[layer, 0], joined[layer, 1]) for layer in range(shape.layers)]
 
 
 def layers_from_pages(shape: PageShape, pages: Sequence[memoryview]) -> list[LayerKV]:
@@ -86,17 +128,9 @@ def layers_from_pages(shape: PageShape, pages: Sequence[memoryview]) -> list[Lay
 
     Raises ValueError when a page has another size.
     """
-    tokens = len(pages) * shape.block_tokens
-    # numpy asks for huge pages where it may, torch does not: their first touch costs a quarter.
-    rows = np.empty((shape.rows, len(pages) * shape.run_bytes), np.uint8)
-    for index, page in enumerate(pages):
-        if page.nbytes != shape.page_bytes:
-            raise ValueError(f"page {index} has {page.nbytes} bytes, not {shape.page_bytes}")
-        begin = index * shape.run_bytes
-        np.copyto(rows[:, begin : begin + shape.run_bytes], np.frombuffer(page, np.uint8).reshape(shape.rows, -1))
-    joined = torch.from_numpy(rows).view(shape.dtype)
-    joined = joined.view(shape.layers, 2, 1, shape.kv_heads, tokens, shape.head_size)
-    return [(joined[layer, 0], joined[layer, 1]) for layer in range(shape.layers)]
+    made = LayersFromPages(shape, len(pages))
+    made.fill(0, pages)
+    return made.layers()
 
 
 def check_tensor(shape: PageShape, tensor: torch.Tensor, tokens: int, what: str) -> None:

@@ -72,8 +72,8 @@ class Options:
 
     def check_staging(self, size: int) -> None:
         """Raise ValueError unless an area of this size can be had."""
-        if not 0 < size <= self.staging_bytes:
-            raise ValueError(f"staging is to be had from 1 to {self.staging_bytes} bytes at once, not {size}")
+        if not 0 <= size <= self.staging_bytes:
+            raise ValueError(f"staging is to be had up to {self.staging_bytes} bytes at once, not {size}")
 
 
 class Workings:
@@ -154,6 +154,11 @@ class ClientBase:
         local, client_closed.
         """
         return self._workings.misses
+
+    @property
+    def staging_bytes(self) -> int:
+        """The most that `staging` gives at once, and that a block's pages may take."""
+        return self._options.staging_bytes
 
     def close(self) -> None:
         """Close the connections; later calls are misses. May be repeated. Held views stay readable."""

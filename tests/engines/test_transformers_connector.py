@@ -108,6 +108,28 @@ def test_save_leaves_out_what_cache_or_prompt_lack(client: Client) -> None:
     assert kv.save(tokens[:7], cache).stored_pages == 0
 
 
+def test_small_staging_saves_in_smaller_batches(store: RealStore) -> None:
+    model = tiny(seed=11)
+    with Client(store.socket, deadline_s=20, staging_bytes=8192) as client:
+        kv = KVTierCache(client, model, block_tokens=8)
+        tokens = list(range(50))
+        cache = computed(model, tokens)
+        assert kv.save(tokens, cache).stored_pages == 6
+        restored = kv.restore(tokens)
+        assert restored.tokens == 48
+        for ours, theirs in zip(restored.cache.layers, cache.layers, strict=True):
+            assert torch.equal(ours.keys, theirs.keys[:, :, :48])
+        assert not client.misses
+
+
+def test_speed_of_prefill_is_told_and_what_cannot_be_one_is_refused(client: Client) -> None:
+    kv = KVTierCache(client, tiny(), block_tokens=8)
+    assert kv.report_prefill(100, 0.5, depth=1000)
+    for tokens, seconds in ((0, 1.0), (10, 0.0), (10, float("nan"))):
+        with pytest.raises(ValueError, match="a prefill has tokens and takes time"):
+            kv.report_prefill(tokens, seconds)
+
+
 @pytest.mark.parametrize("length", [0, 1, 8])
 def test_prompt_without_a_block_to_spare_restores_nothing(client: Client, length: int) -> None:
     assert KVTierCache(client, tiny(), block_tokens=8).restore([5] * length).tokens == 0

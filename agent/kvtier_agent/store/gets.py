@@ -127,10 +127,17 @@ class Gets:
             pool.progress.fire()
 
     async def _load(self, pool: Pool, pins: Hold, deadline: float) -> None:
-        """Bring the missing pages up, and wait for those that others bring, until the deadline."""
-        missing = pins.missing()
-        if missing:
+        """Bring the missing pages up, and wait for those that others bring, until the deadline.
+
+        Where they find no room, the later half of what is still to come gives its own room up.
+        """
+        _fit(pins, pool.dram_quota)
+        loop = asyncio.get_running_loop()
+        while (missing := pins.missing()) and loop.time() < deadline:
             await self._core.nvme.load(pool, missing, deadline)
+            ready = pins.ready_blocks()
+            if pins.missing() and pins.blocks > ready:
+                pins.settle(ready + (pins.blocks - ready) // 2)
         while pins.ready_blocks() < pins.blocks and not pins.missing():
             if not await pool.progress.wait(deadline):
                 return
@@ -158,6 +165,13 @@ class Gets:
             pool.counters["bytes_read_dram"] += pins.bytes()[0]
             asyncio.get_running_loop().call_soon(self._core.nvme.used, pool, pins.pages)
         return Part(m.GetReply(message.request_id, stop - start, places, hold_id, _HOLD_MS, more), chunks)
+
+
+def _fit(pins: Hold, quota_bytes: int) -> None:
+    """Keep as many leading blocks as the quota has room for, going by their mean size."""
+    size = sum(pins.bytes())
+    if size > quota_bytes:
+        pins.settle(pins.blocks * quota_bytes // size)
 
 
 def _check(layout: bytes, hashes: Sequence[bytes], pages: Sequence[m.PageId]) -> list[Key]:

@@ -7,7 +7,7 @@ the memory of the index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -93,10 +93,11 @@ def decide_growth(view: RoomView, slot_bytes: int) -> Geometry | None:
     return cut if fits and not view.crowded else None
 
 
-def decide_room(view: RoomView, slot_bytes: int, chunks: Iterable[ChunkView]) -> RoomStep:
+def decide_room(view: RoomView, slot_bytes: int, chunks: Sequence[ChunkView]) -> RoomStep:
     """The next step towards a slot of this class, none being free or evictable.
 
     `chunks`: of all pools. Where the quota is reached the pool gives up one of its own, else whoever has the coldest.
+    Never one of this class: what could go from it the index would have evicted.
     """
     cut = decide_geometry(slot_bytes, chunk_target_bytes(view.quota_bytes, view.capacity_bytes), view.file_alignment)
     if cut.file_bytes > min(view.quota_bytes, view.capacity_bytes):
@@ -107,8 +108,10 @@ def decide_room(view: RoomView, slot_bytes: int, chunks: Iterable[ChunkView]) ->
     if decide_growth(view, slot_bytes) is not None:
         return Grow(cut)
     own_only = view.crowded or view.pool_bytes + cut.file_bytes > view.quota_bytes
-    coldest = coldest_idle(it for it in chunks if not own_only or it.pool_uid == view.pool_uid)
-    if coldest is not None:
+    own = [it.last_use for it in chunks if (it.pool_uid, it.slot_bytes) == (view.pool_uid, slot_bytes)]
+    others = (it for it in chunks if (it.pool_uid, it.slot_bytes) != (view.pool_uid, slot_bytes))
+    coldest = coldest_idle(it for it in others if not own_only or it.pool_uid == view.pool_uid)
+    if coldest is not None and (not view.busy or not own or coldest.last_use < min(own)):
         return GiveBack(coldest.pool_uid, coldest.id)
     if view.busy:
         return Await()

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
 from kvtier_client.protocol.messages import Put, PutReply, Reach, RefusalCode
-from kvtier_index import BUSY, KNOWN, Refused
+from kvtier_index import BUSY, Refused
 
 from . import jobs
 from .arena_format import PAGE, round_up
@@ -46,6 +45,24 @@ class _Request(NamedTuple):
     deadline: float
 
 
+class _Storing:
+    """How far a put is."""
+
+    def __init__(self) -> None:
+        self.copies: list[asyncio.Task[int]] = []
+        self.seen = 0
+        """Leading pages of the put that are known by now or have a slot."""
+        self.taken = 0
+        """Of these, how many got a slot."""
+        self.obstacle: NoRoom | None = None
+        """Why it went no further."""
+
+    @property
+    def known(self) -> int:
+        """Pages that others had stored before."""
+        return self.seen - self.taken
+
+
 class Puts:
     """Carries out puts. Event loop thread only."""
 
@@ -76,78 +93,83 @@ class Puts:
 
     async def _put(self, request: _Request) -> PutReply:
         pool, message, plan = request.pool, request.message, request.plan
-        known = await self._known(request)
-        if known is None:
+        storing = _Storing()
+        if await self._wait_for_others(request):
+            try:
+                await self._store(request, storing)
+            except Refused:
+                if not storing.seen:
+                    raise
+            finally:  # a copy that has begun ends by itself; until then the staging is kept
+                stored = sum([await copy for copy in storing.copies])
+        else:
             return PutReply(message.request_id, 0, 0, None)
-        stored, no_room = (0, None) if known == len(plan.pages) else await self._store(request)
-        if no_room is not None and not stored and not known:
-            raise Refusal(RefusalCode.NO_ROOM, no_room.reason)
+        if storing.obstacle is not None and not storing.seen:
+            raise Refusal(RefusalCode.NO_ROOM, storing.obstacle.reason)
         chain = pool.index.chain_of(message.layout, plan.pages[-1][0], [key[:2] for key in plan.keys])
         if stored:
             self._core.nvme.stored(pool, chain, grew=message.parent is not None)
-        if stored + known < len(plan.pages):
-            return PutReply(message.request_id, stored, known, None)
+        if stored + storing.known < len(plan.pages):
+            return PutReply(message.request_id, stored, storing.known, None)
         reached = Reach.DRAM
         if message.reach is not Reach.DRAM and self._core.nvme.has_place(pool):
             reached = await self._core.nvme.settle(pool, chain, message.reach, request.deadline)
-        return PutReply(message.request_id, stored, known, reached)
+        return PutReply(message.request_id, stored, storing.known, reached)
 
-    async def _known(self, request: _Request) -> int | None:
-        """How many pages are there already, once nobody else stores any; None: someone still does at the deadline.
-
-        Raises Refused.
-        """
+    async def _wait_for_others(self, request: _Request) -> bool:
+        """Whether nobody else stores any of the pages, or the parent, by the deadline. Raises Refused."""
         pool, message = request.pool, request.message
-        while True:
-            states = pool.index.check_put(message.layout, message.parent, request.plan.pages)
-            if BUSY not in states:
-                return states.count(KNOWN)
+        while BUSY in pool.index.check_put(message.layout, message.parent, request.plan.pages):
             if not await pool.progress.wait(request.deadline):
-                return None
+                return False
+        return True
 
-    async def _store(self, request: _Request) -> tuple[int, NoRoom | None]:
-        """Store the new pages as far as there is room; how many were, and what stood in the way. Raises Refused."""
-        copies: deque[asyncio.Task[int]] = deque()
-        no_room: NoRoom | None = None
-        try:
-            for start, stop in batches(request.plan, 0, _BATCH_BYTES, _BATCH_PAGES):
-                no_room = await self._store_batch(request, start, stop, copies)
-                if no_room is not None or not request.staging.may_store():
-                    break
-        finally:  # also when it is cancelled: the copies end by themselves
-            stored = sum([await copy for copy in copies])
-        return stored, no_room
+    async def _store(self, request: _Request, storing: _Storing) -> None:
+        """Take slots for the new pages as far as there is room, and start to copy into them. Raises Refused."""
+        for start, stop in batches(request.plan, 0, _BATCH_BYTES, _BATCH_PAGES):
+            await self._store_batch(request, storing, start, stop)
+            if storing.seen < stop:
+                return
 
-    async def _store_batch(
-        self, request: _Request, start: int, stop: int, copies: deque[asyncio.Task[int]]
-    ) -> NoRoom | None:
-        """Take slots for these pages, and start to copy into them."""
+    async def _store_batch(self, request: _Request, storing: _Storing, start: int, stop: int) -> None:
         pool, plan, message = request.pool, request.plan, request.message
         slot_bytes = round_up(plan.pages[start][4], PAGE)
-        while start < stop:
+        while storing.seen < stop and storing.obstacle is None and request.staging.may_store():
             if not await self._turn(request.deadline):
-                return NoRoom("the movers were busy until the deadline")
+                storing.obstacle = NoRoom("the movers were busy until the deadline")
+                return
             taken: list[tuple[int, int]] = []
             try:
-                taken, start, busy = pool.index.reserve(
-                    message.layout, message.parent, plan.pages, start, stop, unix_now(), self._room.max_slots(pool)
+                taken, storing.seen, busy = pool.index.reserve(
+                    message.layout,
+                    message.parent,
+                    plan.pages,
+                    storing.seen,
+                    stop,
+                    unix_now(),
+                    self._room.max_slots(pool),
                 )
             finally:
                 if not taken:
                     self._turns.release()
             if taken:
+                storing.taken += len(taken)
                 pool.filling += len(taken)
-                begun = time.monotonic_ns()
-                copies.append(self._core.tasks.start("copy", self._copy(request, taken, begun)))
+                copy = self._copy(request, taken, time.monotonic_ns())
+                storing.copies.append(self._core.tasks.start("copy", copy))
             self._room.look_ahead(pool, slot_bytes)
-            if start == stop or not request.staging.may_store():
-                break
-            if busy:
-                if not await pool.progress.wait(request.deadline):
-                    return NoRoom("someone else stores these pages")
-            elif not taken and (no_room := await self._room.make(pool, slot_bytes, request.deadline)) is not None:
-                return no_room
-        return None
+            if storing.seen < stop and not taken:
+                storing.obstacle = await self._make_room(request, slot_bytes, others=busy)
+
+    async def _make_room(self, request: _Request, slot_bytes: int, *, others: bool) -> NoRoom | None:
+        """One step towards a slot, or wait for the others that store the next page; None: try again."""
+        if asyncio.get_running_loop().time() >= request.deadline:
+            return NoRoom("there was no room for it in time")
+        if not others:
+            return await self._room.make(request.pool, slot_bytes, request.deadline)
+        if await request.pool.progress.wait(request.deadline):
+            return None
+        return NoRoom("someone else stored these pages until the deadline")
 
     async def _turn(self, deadline: float) -> bool:
         if not self._turns.locked():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from . import jobs
-from .arena_format import SLOT_HEADER_BYTES, Geometry
+from .arena_format import CHUNK_TARGET_BYTES, SLOT_HEADER_BYTES, Geometry
 from .chunks import Chunk
 from .core import Core, Pool
 from .errors import DeviceError, JobFailed, MoverDied
@@ -20,6 +21,7 @@ from .policy import (
     Grow,
     NoRoom,
     RoomView,
+    chunk_target_bytes,
     decide_exchange,
     decide_growth,
     decide_room,
@@ -32,6 +34,8 @@ _FULL_S: Final = 30.0
 """After the mount refused a chunk, take what there is for the capacity this long."""
 _SHORT_S: Final = 5.0
 """A class that had no free slot is short of room for so long."""
+_COMPARE_PART: Final = 4
+"""Classes are compared whenever this part of a chunk was evicted."""
 _DROP_ATTEMPTS: Final = 3
 _CLEAR_PAGES: Final = 256
 """Evicted at a stretch: a small part of a millisecond."""
@@ -48,6 +52,8 @@ class Room:
         self._full_bytes, self._full_until = 0, 0.0
         self._short: dict[tuple[str, int], float] = {}
         """By pool and class, when it last had no free slot."""
+        self._evicted: Counter[str] = Counter()
+        """By pool, how many pages had been evicted when its classes were last compared."""
 
     def max_slots(self, pool: PoolView) -> int:
         """How many slots of the pool may be in use: the index has memory for so many pages."""
@@ -68,14 +74,14 @@ class Room:
         """
         core = self._core
         core.nvme.relieve(pool, slot_bytes)
-        step = decide_room(self._view(pool), slot_bytes, self._chunk_views())
+        step = decide_room(self._view(pool), slot_bytes, list(self._chunk_views()))
         if isinstance(step, NoRoom):
             return step
         if isinstance(step, Await):
             if not await pool.progress.wait(deadline):
                 return NoRoom("what is in dram was not written to nvme in time")
             return None
-        resize = core.tasks.start("resize", self._resize(pool, slot_bytes, core.chunks.pool_bytes(pool.uid)))
+        resize = core.tasks.start("resize", self._resize(pool, step, core.chunks.pool_bytes(pool.uid)))
         remaining = deadline - asyncio.get_running_loop().time()
         if not (await asyncio.wait((resize,), timeout=max(0.0, remaining)))[0]:
             return NoRoom("a chunk was not made or given back in time")
@@ -90,9 +96,13 @@ class Room:
             return
         cut = decide_growth(self._view(pool), slot_bytes)
         if cut is not None and free * 2 < cut.slots:
-            self._core.tasks.start("grow", self._resize(pool, slot_bytes, self._core.chunks.pool_bytes(pool.uid)))
+            self._core.tasks.start("grow", self._resize(pool, Grow(cut), self._core.chunks.pool_bytes(pool.uid)))
         elif cut is None and not free:
             self._core.nvme.relieve(pool, slot_bytes)
+            since = pool.index.evicted_pages - self._evicted[pool.uid]
+            if since * slot_bytes > chunk_target_bytes(pool.dram_quota, CHUNK_TARGET_BYTES) // _COMPARE_PART:
+                self._evicted[pool.uid] = pool.index.evicted_pages
+                self._core.tasks.start("exchange", self._exchange_now())
 
     async def trim(self) -> None:
         """Give back retired chunks, and what lowered quotas and capacity no longer allow, if idle. Raises JobFailed."""
@@ -146,6 +156,13 @@ class Room:
                 if attempt == _DROP_ATTEMPTS:
                     raise
 
+    async def _exchange_now(self) -> None:
+        async with self._growth:
+            try:
+                await self._exchange()
+            except JobFailed as error:
+                log("arena.exchange_failed", error=error)
+
     async def _exchange(self) -> None:
         """Move memory of a pool that is full from classes of pages that went cold to those that are short of it."""
         core, now = self._core, asyncio.get_running_loop().time()
@@ -172,7 +189,7 @@ class Room:
             capacity,
             core.file_alignment,
             crowded=pool.index.slots_in_use >= self.max_slots(pool),
-            busy=pool.filling > 0 or core.nvme.writing(pool),
+            busy=pool.filling > 0 or self._growth.locked() or core.nvme.writing(pool),
         )
 
     def _chunk_views(self) -> Iterator[ChunkView]:
@@ -183,24 +200,24 @@ class Room:
         files = self._core.chunks.files
         return (ChunkView(pool.uid, *chunk) for chunk in pool.index.chunks() if chunk[0] in files)
 
-    async def _resize(self, pool: Pool, slot_bytes: int, bytes_before: int) -> None:
+    async def _resize(self, pool: Pool, step: Grow | GiveBack, bytes_before: int) -> None:
         """Make or give back one chunk, unless someone has since."""
         core = self._core
         async with self._growth:
             if core.chunks.pool_bytes(pool.uid) != bytes_before:
                 return
-            step = decide_room(self._view(pool), slot_bytes, self._chunk_views())
             try:
                 if isinstance(step, Grow):
                     await self._grow(pool, step.cut)
-                elif isinstance(step, GiveBack):
-                    await self.give_back(core.chunks.files[step.chunk])
+                elif (chunk := core.chunks.files.get(step.chunk)) is not None:
+                    await self.give_back(chunk)
             except DeviceError as error:
                 self._full_bytes = core.chunks.total_bytes
                 self._full_until = asyncio.get_running_loop().time() + _FULL_S
                 log("arena.full", bytes=self._full_bytes, capacity=core.config.arena.capacity, error=error)
             except JobFailed as error:
                 log("arena.resize_failed", pool=pool.uid, error=error)
+        pool.progress.fire()
 
     async def _grow(self, pool: Pool, cut: Geometry) -> None:
         core = self._core

@@ -144,8 +144,10 @@ class AsyncClient(ClientBase):
         self._options.check_staging(size)
         workings = self._workings
         lease: Lease | None = None
+        deadline = self._options.put_deadline(deadline_s)
         try:
-            lease = await self._lease(size, self._options.put_deadline(deadline_s))
+            if size:
+                lease = await self._lease(size, deadline)
         except Failure as failure:
             workings.count_failure(failure)
         area = workings.areas.open(size, lease)

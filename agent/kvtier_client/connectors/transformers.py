@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -24,11 +25,12 @@ from ..client import Client
 from ..protocol.keys import block_hashes
 from ..protocol.messages import Reach, Tier
 from ..results import Page, Stored
-from ..tensors import LayerKV, check_tensor, layers_from_pages, pages_from_layers
+from ..staging import ALIGNMENT
+from ..tensors import LayerKV, LayersFromPages, check_tensor, pages_from_layers
 from .transformers_layout import UnsupportedModel, model_layout, page_shape
 
-BATCH_BYTES = 64 << 20
-"""Pages are copied out of the cache and put in batches of about this size."""
+BATCH_BYTES = 16 << 20
+"""Pages are copied out of the cache into staging, and put, in batches of about this size."""
 
 
 class RestoredPrefix(NamedTuple):
@@ -75,16 +77,40 @@ class KVTierCache:
         wanted = max(0, (len(tokens) - 1) // self.shape.block_tokens)
         hashes = block_hashes(tokens, self.shape.block_tokens)[:wanted]
         cache = self._empty_cache()
-        # The lookup is what the pool's hit ratio counts; a get takes what was found.
-        hashes = hashes[: self._client.lookup(self.layout, hashes, deadline_s=deadline_s).whole_blocks]
-        with self._client.get(self.layout, hashes, deadline_s=deadline_s) as held:
-            pages = _leading(held.views, self.shape.page_bytes)
-            layers = layers_from_pages(self.shape, pages) if pages else []
-            blocks = min(held.intact(), len(pages))
-            tiers = Counter(held.tiers[:blocks])
+        # The lookup is what the pool's hit ratio counts, and says how much of what is there is worth restoring.
+        hashes = hashes[: self._client.lookup(self.layout, hashes, deadline_s=deadline_s).offered_blocks]
+        made = LayersFromPages(self.shape, len(hashes))
+        filled = 0
+
+        def fill(first_block: int, views: list[memoryview]) -> None:
+            # A page of another size no layout of ours can have stored; what comes after it is left out as well.
+            nonlocal filled
+            pages = _leading(views, self.shape.page_bytes)
+            if filled == first_block:
+                made.fill(first_block, pages)
+                filled += len(pages)
+
+        restored = self._client.read(self.layout, hashes, fill, deadline_s=deadline_s)
+        blocks = min(restored.blocks, filled)
         if blocks:
-            self._fill(cache, layers, blocks * self.shape.block_tokens)
-        return RestoredPrefix(cache, blocks * self.shape.block_tokens, tiers)
+            self._fill(cache, made.layers(), blocks * self.shape.block_tokens)
+        return RestoredPrefix(cache, blocks * self.shape.block_tokens, Counter(restored.tiers[:blocks]))
+
+    def report_prefill(self, tokens: int, seconds: float, *, depth: int = 0) -> bool:
+        """Tell how long the model took for `tokens` tokens behind the first `depth` of a prompt.
+
+        From it the agent knows which prefixes are restored faster than they are computed. Whether it was told. Raises
+        ValueError unless there were tokens, and they took time.
+        """
+        if tokens < 1 or not seconds > 0:
+            raise ValueError(f"a prefill has tokens and takes time, not {tokens} tokens in {seconds} s")
+        return self._client.report(
+            self.layout,
+            block_tokens=self.shape.block_tokens,
+            prefill_tokens_per_s=tokens / seconds,
+            at_depth=depth,
+            bytes_per_token=self.shape.page_bytes / self.shape.block_tokens,
+        )
 
     def save(
         self,
@@ -115,14 +141,17 @@ class KVTierCache:
 
     def _put(self, hashes: list[bytes], first: int, layers: list[LayerKV], reach: Reach, deadline_s: float) -> Stored:
         """Put the blocks from `first` on, batch after batch; stop at the first that fails."""
-        batch = max(1, BATCH_BYTES // self.shape.page_bytes)
+        stride = -(-self.shape.page_bytes // ALIGNMENT) * ALIGNMENT
+        batch = max(1, min(BATCH_BYTES, self._client.staging_bytes) // stride)
         total = Stored(reached=reach)
         for begin in range(first, len(hashes), batch):
             part = hashes[begin : begin + batch]
-            data = pages_from_layers(self.shape, layers, begin, len(part))
-            pages = [Page(value, data[index]) for index, value in enumerate(part)]
-            parent = hashes[begin - 1] if begin else None
-            stored = self._client.put(self.layout, parent, pages, reach=reach, deadline_s=deadline_s)
+            with self._client.staging(len(part) * stride, deadline_s=deadline_s) as memory:
+                rows = np.frombuffer(memory, np.uint8).reshape(len(part), stride)[:, : self.shape.page_bytes]
+                pages_from_layers(self.shape, layers, begin, len(part), rows)
+                pages = [Page(value, row) for value, row in zip(part, rows, strict=True)]
+                parent = hashes[begin - 1] if begin else None
+                stored = self._client.put(self.layout, parent, pages, reach=reach, deadline_s=deadline_s)
             total = Stored(
                 total.stored_pages + stored.stored_pages, total.known_pages + stored.known_pages, stored.reached
             )

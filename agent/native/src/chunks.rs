@@ -72,3 +72,23 @@ impl Index {
         Ok(dropped)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{find, index, store};
+
+    #[test]
+    fn chunk_is_cleared_in_steps_and_then_forgotten() {
+        let mut index = index(8);
+        let pages = store(&mut index, None, &[1, 2, 3]);
+        assert_eq!(index.clear_chunk(1, 2), Ok(1));
+        index.check();
+        assert_eq!(find(&index, &[1, 2]), (1, 1));
+        index.pin(pages[0]);
+        assert_eq!(index.clear_chunk(1, 2), Ok(1));
+        index.unpin(pages[0]);
+        assert_eq!(index.clear_chunk(1, 2), Ok(0));
+        assert!(index.clear_chunk(1, 2).is_err());
+        index.check();
+    }
+}

@@ -261,3 +261,20 @@ impl Index {
         Ok(nodes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{find, index, store};
+
+    #[test]
+    fn leading_blocks_of_a_chain_are_found() {
+        let mut index = index(64);
+        store(&mut index, None, &[1, 2, 3]);
+        store(&mut index, Some(2), &[4]);
+        assert_eq!(find(&index, &[1, 2, 3, 4]), (3, 3));
+        assert_eq!(find(&index, &[1, 2, 4, 9]), (3, 3));
+        assert_eq!(find(&index, &[1, 3, 2]), (1, 1));
+        assert_eq!(find(&index, &[9, 1]), (0, 0));
+        assert_eq!(find(&index, &[]), (0, 0));
+    }
+}

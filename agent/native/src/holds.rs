@@ -263,3 +263,35 @@ impl Index {
         Ok(nodes.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{KEY, LAYOUT, find, hash, index, reserve, store};
+
+    fn hold(index: &mut Index, blocks: &[u32]) -> Held {
+        let hashes: Vec<Vec<u8>> = blocks.iter().copied().map(hash).collect();
+        let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
+        index.hold(&LAYOUT, &hashes, &[KEY], 1.0).unwrap()
+    }
+
+    #[test]
+    fn held_pages_stay_and_settled_ones_go() {
+        let mut index = index(3);
+        store(&mut index, None, &[1, 2, 3]);
+        let mut held = hold(&mut index, &[1, 2, 3]);
+        assert!(reserve(&mut index, None, &[8]).is_empty());
+        index.settle(&mut held, 2);
+        assert_eq!(reserve(&mut index, None, &[8]).len(), 1);
+        assert_eq!((held.pages.len(), index.ready_blocks(&held), find(&index, &[1, 2, 3])), (2, 2, (2, 2)));
+        index.release(&held.pages);
+        index.check();
+    }
+
+    #[test]
+    fn pages_of_a_block_begin_behind_those_of_the_blocks_before_it() {
+        let wanted = Wanted { full: vec![0, 1], trailing: vec![(2, 2), (3, 9)], ..Wanted::default() };
+        let held = Held { blocks: 4, wanted, ..Held::default() };
+        assert_eq!([0, 1, 2, 3, 4].map(|block| held.at(block)), [0, 3, 6, 10, 14]);
+    }
+}

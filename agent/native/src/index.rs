@@ -15,6 +15,9 @@ use crate::tree::{Tree, is_node};
 /// A packed PageRef.
 pub const REF_BYTES: usize = 236;
 
+/// So many nodes without pages do not count.
+const FEW_NODES: usize = 65_536;
+
 /// What is left of the block of a page that was cut while it was pinned.
 struct Remains {
     fingerprint: [u8; LAYOUT_BYTES],
@@ -38,6 +41,8 @@ pub struct Index {
     kept_until: BTreeSet<(u32, u32)>,
     /// Slots that were filled after their page was deleted.
     late: Vec<(u64, u32)>,
+    /// Nodes that have pages, in whatever state.
+    paged_nodes: usize,
     pub blocks: u64,
     pub dram_pages: u64,
     pub dram_bytes: u64,
@@ -66,6 +71,7 @@ impl Index {
             kept: HashMap::new(),
             kept_until: BTreeSet::new(),
             late: Vec::new(),
+            paged_nodes: 0,
             blocks: 0,
             dram_pages: 0,
             dram_bytes: 0,
@@ -129,6 +135,7 @@ impl Index {
         let first = self.tree.nodes[node].pages;
         self.pages[page].next = first;
         self.tree.nodes[node].pages = page;
+        self.paged_nodes += usize::from(first == NONE);
         self.policy.born(page, used_at);
         page
     }
@@ -390,6 +397,7 @@ impl Index {
         let mut before = self.tree.nodes[node].pages;
         if before == page {
             self.tree.nodes[node].pages = next;
+            self.paged_nodes -= usize::from(next == NONE);
         } else {
             while self.pages[before].next != page {
                 before = self.pages[before].next;
@@ -434,19 +442,27 @@ impl Index {
         self.pages.remove(page);
     }
 
-    /// A node without pages goes, or floats if it has children.
+    /// A node without pages goes, unless it has children; and so, perhaps, do those above it.
+    ///
+    /// It stays with its children, so that a deletion further up takes them along. If nodes are kept for more of such
+    /// children than is reasonable, it floats instead, so that those above it can go.
     pub fn settle_node(&mut self, mut node: u32) {
         while is_node(node) && self.tree.nodes[node].pages == NONE {
             let parent = self.tree.nodes[node].parent;
             if self.tree.nodes[node].first_child == NONE {
                 self.tree.remove(node);
-            } else if is_node(parent) {
+            } else if is_node(parent) && self.has_many_bare_nodes() {
                 self.tree.float(node);
             } else {
                 return;
             }
             node = parent;
         }
+    }
+
+    fn has_many_bare_nodes(&self) -> bool {
+        let bare = self.tree.nodes.live() - self.paged_nodes;
+        bare > self.paged_nodes.max(FEW_NODES)
     }
 
     /// Cut the block and all below it. Returns the hashes of those that had pages, and the slots that have to be cleared
@@ -466,6 +482,9 @@ impl Index {
             next += 1;
         }
         for &node in below.iter().rev() {
+            if !self.tree.is_there(node) {
+                continue; // It had no pages, and went with its last child.
+            }
             if self.tree.nodes[node].pages != NONE {
                 hashes.extend_from_slice(self.tree.hash_into(node, &mut [0; MAX_HASH_BYTES]));
             }
@@ -625,9 +644,10 @@ impl Index {
         let listed =
             |page: u32| (is_alive(page) && self.pages[page].is_resident()).then(|| self.pages[page].slot_bytes());
         self.policy.check(self.pages.end(), listed);
-        let (mut blocks, mut attached) = (0, 0);
+        let (mut blocks, mut attached, mut paged) = (0, 0, 0);
         for node in (0..self.tree.nodes.end()).filter(|&node| self.tree.is_there(node)) {
             blocks += u64::from(self.has_present(node));
+            paged += usize::from(self.tree.nodes[node].pages != NONE);
             assert!(
                 self.tree.nodes[node].pages != NONE || self.tree.nodes[node].first_child != NONE,
                 "a node is of no use"
@@ -637,7 +657,7 @@ impl Index {
                 self.check_attached(node, page);
             }
         }
-        assert_eq!(blocks, self.blocks);
+        assert_eq!((blocks, paged), (self.blocks, self.paged_nodes));
         self.check_counts(attached);
     }
 
@@ -670,7 +690,8 @@ impl Index {
             cut += usize::from(!it.is(ATTACHED));
             assert!(it.is(ATTACHED) || it.pins > 0, "a page stays for nothing");
             assert_eq!(self.remains.contains_key(&page), !it.is(ATTACHED));
-            assert_eq!(it.has_slot(), it.is(FILLING) || it.is_resident() || it.is(DELETED) && it.has_slot());
+            let uses_slot = it.is(FILLING) || it.is_resident();
+            assert!(it.has_slot() == uses_slot || it.has_slot() && !it.is(ATTACHED), "a slot for nothing, or none");
             if it.has_slot() {
                 slots += 1;
                 assert_eq!(self.slots.chunk(it.chunk).page(it.slot), page, "a slot's page");
@@ -718,4 +739,72 @@ impl Iterator for PagesOf<'_> {
 fn extend_padded(packed: &mut Vec<u8>, hash: &[u8]) {
     packed.extend_from_slice(hash);
     packed.resize(packed.len() + MAX_HASH_BYTES - hash.len(), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{LAYOUT, find, hash, index, reserve, store};
+
+    #[test]
+    fn cut_takes_all_below_and_pinned_pages_later() {
+        let mut index = index(8);
+        let pages = store(&mut index, None, &[1, 2, 3]);
+        store(&mut index, Some(2), &[4]);
+        index.pin(pages[2]);
+        let mut before = Vec::new();
+        index.pack_ref(pages[2], &mut before);
+        index.cut(pages[1]);
+        index.check();
+        assert_eq!((find(&index, &[1, 2]), index.slots.used), ((1, 1), 2));
+        let mut after = Vec::new();
+        index.pack_ref(pages[2], &mut after);
+        assert_eq!(before, after);
+        index.unpin(pages[2]);
+        index.check();
+        assert_eq!((index.slots.used, index.pages.live()), (1, 1));
+    }
+
+    #[test]
+    fn cut_in_steps_leaves_a_whole_tree_after_each() {
+        let mut index = index(32);
+        let pages = store(&mut index, None, &[1, 2, 3]);
+        for branch in [10, 20, 30] {
+            store(&mut index, Some(2), &[branch, branch + 1]);
+        }
+        let mut steps = 0;
+        while index.pages[pages[0]].is(ALIVE) {
+            assert!(index.cut_some(pages[0], 2) > 0);
+            index.check();
+            steps += 1;
+        }
+        assert_eq!((steps, index.blocks), (5, 0));
+    }
+
+    #[test]
+    fn deleted_slots_wait_for_their_clearing() {
+        let mut index = index(4);
+        store(&mut index, None, &[1, 2]);
+        let filling = reserve(&mut index, Some(2), &[3]);
+        let (hashes, slots) = index.delete(&LAYOUT, &hash(1));
+        assert_eq!((hashes.len(), slots.len(), index.slots.used), (96, 2, 3));
+        assert_eq!(index.commit(&filling, &[0; 16]), Ok(0));
+        assert_eq!(index.take_late().len(), 1);
+        index.free_deleted(&slots);
+        index.check();
+        assert_eq!(index.slots.used, 1);
+    }
+
+    #[test]
+    fn kept_page_is_pinned_once_and_until_the_last_time_said() {
+        let mut index = index(4);
+        let pages = store(&mut index, None, &[1]);
+        index.keep(pages[0], 10);
+        index.keep(pages[0], 20);
+        index.unpin_expired(15);
+        assert_eq!((index.pages[pages[0]].pins, index.pinned_bytes), (1, 4096));
+        index.check();
+        index.unpin_expired(20);
+        assert_eq!((index.pages[pages[0]].pins, index.pinned_bytes), (0, 0));
+    }
 }

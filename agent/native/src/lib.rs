@@ -23,4 +23,6 @@ mod recovery;
 mod segments;
 mod slots;
 mod table;
+#[cfg(test)]
+mod testing;
 mod tree;

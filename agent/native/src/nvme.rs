@@ -86,6 +86,10 @@ impl Index {
                 self.unpin(page);
                 break;
             }
+            if !self.pages[page].is_on_nvme() {
+                self.unpin(page); // It went with what was evicted, its block's last full page.
+                continue;
+            }
             let has_slot = self.take_slot(page, now);
             assert!(has_slot, "a free slot could not be taken");
             let it = &self.pages[page];
@@ -386,5 +390,49 @@ fn units(offset: u64) -> Result<u32> {
     match u32::try_from(offset / UNIT) {
         Ok(units) if offset % UNIT == 0 => Ok(units),
         _ => value(format!("{offset} is no offset in a segment: multiples of 4,096 below 16 TiB are")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{find, index, store};
+
+    const NO_LIMITS: ReadLimits = ReadLimits { bytes: u64::MAX, pieces: 99, gap: 4096 };
+
+    fn below(index: &mut Index, blocks: &[u32], offsets: &[u64]) -> Vec<u32> {
+        let pages = store(index, None, blocks);
+        assert_eq!(index.dirty(&pages), Ok(pages.clone()));
+        index.written(&pages, 5, offsets).unwrap();
+        pages.iter().for_each(|&page| index.leave_dram(page));
+        pages
+    }
+
+    #[test]
+    fn pages_with_small_gaps_are_one_read() {
+        let mut index = index(8);
+        let pages = below(&mut index, &[1, 2, 3], &[0, 8192, 40960]);
+        let reads = index.read_plan(&pages, NO_LIMITS, 1.0).unwrap();
+        let places: Vec<(u64, u64, usize)> = reads.iter().map(|it| (it.offset, it.bytes, it.pieces)).collect();
+        assert_eq!(places, [(0, 12288, 3), (40960, 4096, 1)]);
+        index.finish_read(&pages[..2], &pages[2..], &[]).unwrap();
+        index.check();
+        assert_eq!(find(&index, &[1, 2, 3]), (2, 2));
+    }
+
+    #[test]
+    fn dropping_a_segment_counts_all_that_goes_with_it() {
+        let mut index = index(8);
+        below(&mut index, &[1, 2, 3, 4], &[0, 4096, 8192, 12288]);
+        assert_eq!(index.drop_segment(5, 3), 1);
+        index.check();
+        assert_eq!((find(&index, &[1, 2]), index.drop_segment(5, 1)), ((1, 0), 0));
+        index.check();
+    }
+
+    #[test]
+    fn offsets_are_whole_units() {
+        assert_eq!(units(8192), Ok(2));
+        assert!(units(8193).is_err() && units(1 << 44).is_err());
     }
 }

@@ -121,3 +121,29 @@ pub fn slot_bytes(size: u32) -> u32 {
 }
 
 pub type Pages = Slab<Page>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_takes_whole_units_of_a_slot_and_of_nvme() {
+        assert_eq!([1, 4096, 4097, 256 << 20].map(slot_bytes), [4096, 4096, 8192, 256 << 20]);
+        let page = Page { offset: u32::MAX, ..Page::new(0, 0, 8000) };
+        assert_eq!(page.nvme_end(), u64::from(u32::MAX) + 2);
+    }
+
+    #[test]
+    fn page_is_present_where_it_can_be_read_from() {
+        let mut page = Page::new(0, 0, 1);
+        page.set(FILLING);
+        assert!(!page.is_present());
+        page.set(RESIDENT);
+        assert!(page.is_present());
+        page.clear(RESIDENT | FILLING);
+        page.segment = 3;
+        assert!(page.is_present());
+        page.clear(ATTACHED);
+        assert!(!page.is_present());
+    }
+}

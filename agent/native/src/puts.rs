@@ -574,3 +574,50 @@ fn parent_absent<T>(block: &Block, index: usize) -> Result<T> {
 fn hex(hash: &[u8]) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{KEY, LAYOUT, find, hash, index, reserve, store};
+
+    #[test]
+    fn room_is_made_of_the_coldest_leaves_but_not_of_the_chain_itself() {
+        let mut index = index(4);
+        store(&mut index, None, &[1, 2]);
+        store(&mut index, None, &[8, 9]);
+        assert_eq!(store(&mut index, Some(2), &[3, 4, 5]).len(), 2);
+        index.check();
+        assert_eq!((find(&index, &[1, 2, 3, 4, 5]), find(&index, &[8, 9])), ((4, 4), (0, 0)));
+    }
+
+    #[test]
+    fn page_waits_for_the_one_above_it() {
+        let mut index = index(4);
+        let above = reserve(&mut index, None, &[1]);
+        store(&mut index, Some(1), &[2, 3]);
+        assert_eq!(find(&index, &[1, 2, 3]), (0, 0));
+        index.commit(&above, &[0; 16]).unwrap();
+        assert_eq!(find(&index, &[1, 2, 3]), (3, 3));
+        index.check();
+    }
+
+    #[test]
+    fn given_up_page_takes_those_below_it_along() {
+        let mut index = index(4);
+        let above = reserve(&mut index, None, &[1]);
+        store(&mut index, Some(1), &[2, 3]);
+        index.abort(&above).unwrap();
+        index.check();
+        assert_eq!((index.slots.used, index.tree.nodes.live()), (0, 0));
+    }
+
+    #[test]
+    fn parent_in_front_of_a_position_is_the_block_before_it() {
+        let (a, b) = (hash(1), hash(2));
+        let other = Key { shard: 1, ..KEY };
+        let page = |hash, key| Given { hash, key, size: 1 };
+        let pages = [page(&a[..], KEY), page(&a[..], other), page(&b[..], KEY), page(&b[..], other)];
+        let before = |start| parent_before(Some(&LAYOUT), &pages, start);
+        assert_eq!((before(1), before(2), before(3)), (Some(&LAYOUT[..]), Some(&a[..]), Some(&a[..])));
+    }
+}

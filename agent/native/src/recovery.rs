@@ -50,7 +50,7 @@ pub struct Recovery {
     first_use: u32,
     last_use: u32,
     starts: Vec<u32>,
-    /// Every node, coldest first, children before parents of the same step.
+    /// Every node plus one (0: none yet), coldest first, children before parents of the same step.
     sorted: Vec<u32>,
     chunks: Vec<u16>,
     pub orphans: u64,
@@ -275,7 +275,7 @@ impl Index {
                     for step in 0..STEPS {
                         self.recovery.starts[step + 1] += self.recovery.starts[step];
                     }
-                    self.recovery.sorted = vec![NONE; self.recovery.order.len()];
+                    self.recovery.sorted = vec![0; self.recovery.order.len()];
                     self.recovery.next(Phase::Sort);
                 }
             },
@@ -285,12 +285,12 @@ impl Index {
                     let step = self.recovery.step_of(self.recovery.uses[node as usize]);
                     let place = self.recovery.starts[step];
                     self.recovery.starts[step] += 1;
-                    self.recovery.sorted[place as usize] = node;
+                    self.recovery.sorted[place as usize] = node + 1;
                 }
                 None => self.recovery.next(Phase::Tell),
             },
             Phase::Tell => match self.recovery.sorted.get(cursor) {
-                Some(&node) => self.tell_policy(node),
+                Some(&node) => self.tell_policy(node - 1),
                 None => {
                     self.recovery.chunks = self.slots.claimable();
                     self.recovery.next(Phase::Slots);
@@ -375,7 +375,7 @@ impl Index {
     }
 
     fn tell_policy(&mut self, node: u32) {
-        if node == NONE || !self.tree.is_there(node) {
+        if !self.tree.is_there(node) {
             return;
         }
         let pages: Vec<u32> = self.pages_of(node).collect();
@@ -423,4 +423,45 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{KEY, LAYOUT, entry, hash};
+
+    fn link(index: &mut Index, limit: usize) -> usize {
+        (1..).find(|_| index.link_some(limit)).expect("linking ends")
+    }
+
+    #[test]
+    fn chain_found_backwards_is_linked_in_slices() {
+        let mut index = Index::new("lru").unwrap();
+        let found: Vec<u8> = (0..100u32).rev().flat_map(|block| entry(block, block.checked_sub(1))).collect();
+        index.stage_entries(3, &found, &LAYOUT).unwrap();
+        assert!(link(&mut index, 7) > 100);
+        index.check();
+        let hashes: Vec<Vec<u8>> = (0..100).map(hash).collect();
+        let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
+        assert_eq!(index.find(&LAYOUT, &hashes, &[KEY]), Ok((100, 0)));
+        assert_eq!((index.recovery.orphans, index.segments.pages), (0, 100));
+    }
+
+    #[test]
+    fn pages_below_a_missing_one_are_orphans() {
+        let mut index = Index::new("lru").unwrap();
+        let found: Vec<u8> =
+            (0..100u32).filter(|&block| block != 60).flat_map(|block| entry(block, block.checked_sub(1))).collect();
+        index.stage_entries(3, &found, &LAYOUT).unwrap();
+        link(&mut index, 1000);
+        index.check();
+        assert_eq!((index.recovery.orphans, index.blocks, index.tree.nodes.live()), (39, 60, 60));
+    }
+
+    #[test]
+    fn empty_index_is_linked_at_once() {
+        let mut index = Index::new("lru").unwrap();
+        assert!(index.link_some(100));
+        index.check();
+    }
 }

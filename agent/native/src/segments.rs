@@ -158,3 +158,57 @@ impl Segments {
 fn lies_in(pages: &Pages, page: u32, place: u32) -> bool {
     pages[page].is(ALIVE) && pages[page].segment == place
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::Page;
+
+    fn some_pages(count: u32) -> Pages {
+        let mut pages = Pages::new();
+        for _ in 0..count {
+            pages.add(Page::new(0, 0, 5000));
+        }
+        pages
+    }
+
+    #[test]
+    fn segment_lists_its_pages_by_offset() {
+        let (mut pages, mut segments) = (some_pages(3), Segments::default());
+        for page in 0..3 {
+            segments.enter(&mut pages, page, 70, 9 - page);
+        }
+        let place = segments.find(70).unwrap();
+        assert_eq!(segments.pages_of(&pages, place), [2, 1, 0]);
+        assert_eq!((segments.pages, segments.bytes), (3, 3 * 8192));
+        segments.leave(&mut pages, 1);
+        assert_eq!(segments.pages_of(&pages, place), [2, 0]);
+        segments.check(&pages);
+    }
+
+    #[test]
+    fn segment_without_pages_is_forgotten() {
+        let (mut pages, mut segments) = (some_pages(1), Segments::default());
+        segments.enter(&mut pages, 0, 70, 1);
+        segments.leave(&mut pages, 0);
+        segments.leave(&mut pages, 0);
+        assert_eq!(segments.find(70), None);
+        segments.enter(&mut pages, 0, 71, 1);
+        assert_eq!((segments.get(pages[0].segment).number, segments.pages), (71, 1));
+        segments.check(&pages);
+    }
+
+    #[test]
+    fn list_of_a_segment_does_not_grow_with_what_left_it() {
+        let (mut pages, mut segments) = (some_pages(100), Segments::default());
+        segments.enter(&mut pages, 99, 70, 99);
+        let place = pages[99].segment;
+        for turn in 0..10_000 {
+            segments.enter(&mut pages, turn % 50, 70, turn);
+            segments.leave(&mut pages, turn % 50);
+        }
+        assert!(segments.get(place).pages.len() <= 70);
+        assert_eq!(segments.sample(&pages, place, 64), [99]);
+        segments.check(&pages);
+    }
+}

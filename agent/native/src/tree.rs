@@ -1,7 +1,7 @@
 //! The blocks of all layouts: a node each, linked with parent, children and siblings.
 //!
-//! A node without pages stays while it has children, since these name it as their parent. Where its own parent is then
-//! no longer known, or never was, it is *floating*.
+//! A node without pages stays while it has children, since these name it as their parent. It is *floating* if its own
+//! parent is not known.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -322,5 +322,71 @@ impl Iterator for Children<'_> {
         }
         self.next = self.tree.nodes[child].next;
         Some(child)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn birth(parent: u32, stored_at: u32) -> Birth {
+        Birth { parent, depth: 0, stored_at, turn: 0 }
+    }
+
+    fn tree() -> (Tree, u16) {
+        let mut tree = Tree::new();
+        let layout = tree.ensure_layout(&[1; 32], &[0; 40], 0).unwrap();
+        (tree, layout)
+    }
+
+    #[test]
+    fn node_is_found_by_every_byte_of_its_hash() {
+        let (mut tree, layout) = tree();
+        let node = tree.add(layout, &[7; 40], birth(NONE, 1));
+        let mut other = [7; 40];
+        other[39] = 8;
+        let second = tree.add(layout, &other, birth(node, 1));
+        assert_eq!((tree.find(layout, &[7; 40]), tree.find(layout, &other)), (Some(node), Some(second)));
+        assert_eq!((tree.hash(node), tree.hash(second)), (vec![7; 40], other.to_vec()));
+        assert!(!tree.has_hash(node, &other));
+        tree.check();
+    }
+
+    #[test]
+    fn removed_node_leaves_its_siblings_linked() {
+        let (mut tree, layout) = tree();
+        let root = tree.add(layout, &[0; 40], birth(NONE, 1));
+        let children: Vec<u32> = (1..4).map(|byte| tree.add(layout, &[byte; 40], birth(root, 1))).collect();
+        tree.remove(children[1]);
+        assert_eq!(tree.children(root).collect::<Vec<u32>>(), [children[2], children[0]]);
+        tree.check();
+        tree.remove(children[2]);
+        tree.remove(children[0]);
+        tree.remove(root);
+        assert_eq!((tree.check(), tree.layouts.find(&[1; 32])), (0, None));
+    }
+
+    #[test]
+    fn floating_node_hangs_nowhere_until_it_is_linked() {
+        let (mut tree, layout) = tree();
+        let root = tree.add(layout, &[0; 40], birth(NONE, 5));
+        let child = tree.add(layout, &[1; 40], birth(root, 6));
+        let below = tree.add(layout, &[2; 40], birth(child, 6));
+        tree.float(child);
+        assert!(!tree.is_above(root, below) && tree.is_above(child, below));
+        tree.check();
+        tree.link(child, root);
+        assert!(tree.is_above(root, below));
+        tree.check();
+    }
+
+    #[test]
+    fn nodes_older_than_their_parents_expire_by_themselves() {
+        let (mut tree, layout) = tree();
+        let root = tree.add(layout, &[0; 40], birth(NONE, 5));
+        tree.add(layout, &[1; 40], birth(root, 6));
+        let old = tree.add(layout, &[2; 40], birth(root, 4));
+        assert_eq!(tree.oldest_before(5).collect::<Vec<u32>>(), [old]);
+        assert_eq!(tree.oldest_before(9).collect::<Vec<u32>>(), [old, root]);
     }
 }

@@ -49,6 +49,26 @@ def test_get_into_fills_every_kind_of_buffer(client: Client, make: object) -> No
     assert (raw == 5).all()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: np.zeros((3, 4000), np.uint8), id="numpy"),
+        pytest.param(lambda: np.zeros((3, 10, 100), np.float32), id="numpy-of-three-dimensions"),
+        pytest.param(lambda: np.zeros((3, 5000), np.uint8)[:, :4000], id="numpy-padded"),
+        pytest.param(lambda: torch.zeros(3, 20, 100, dtype=torch.bfloat16), id="torch-bfloat16"),
+        pytest.param(lambda: torch.zeros(3, 4096, dtype=torch.uint8)[:, :4000], id="torch-padded"),
+        pytest.param(lambda: list(torch.zeros(3, 1000)), id="list-of-tensors"),
+    ],
+)
+def test_get_into_fills_the_rows_of_an_array(client: Client, make: object) -> None:
+    client.put(LAYOUT, None, blocks(3, salt=1))
+    rows = make()  # type: ignore[operator]
+    assert client.get_into(LAYOUT, chain(3), rows).blocks == 3
+    for index, row in enumerate(rows):
+        raw = row.view(torch.uint8).numpy() if isinstance(row, torch.Tensor) else row.view(np.uint8)
+        assert (raw == index + 1).all()
+
+
 def test_put_takes_torch_tensors_and_numpy_arrays(client: Client) -> None:
     tensor, array = torch.arange(100, dtype=torch.float32), np.arange(200, dtype=np.int16)
     client.put(LAYOUT, None, [Page(chain(2)[0], tensor), Page(chain(2)[1], array)])

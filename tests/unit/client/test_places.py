@@ -280,6 +280,7 @@ def test_aligned_memory_begins_at_pages_and_is_there() -> None:
     assert (buffer.shape, address_of(buffer.data) % 4096) == ((100,), 0)
     large = aligned_buffer(8 << 20)
     assert resident_pages(large.ctypes.data, 8 << 20) == 2048
-    for count, size in ((0, 1), (1, 0)):
+    assert aligned_pages(0, 8).shape == (0, 8)
+    for count, size in ((-1, 1), (1, 0)):
         with pytest.raises(ValueError, match="at least one byte"):
             aligned_pages(count, size)

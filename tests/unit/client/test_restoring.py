@@ -248,3 +248,45 @@ def test_lapsed_hold_is_replaced_by_one_that_is_released(tmp_path: Path, face: F
         client.get_into(LAYOUT, chain(1), [bytearray(8)], hold=5)
         client.get(LAYOUT, chain(1)).release()
     assert released == [9, 9, 9]
+
+
+def test_parts_are_shown_in_place_in_chain_order(client: Client, arena: ArenaScript) -> None:
+    store(client, 5)
+    shown: list[tuple[int, list[int]]] = []
+
+    def visit(first_block: int, views: list[memoryview]) -> None:
+        shown.append((first_block, [view[0] for view in views]))
+        assert all(view.readonly for view in views)
+
+    assert client.read(LAYOUT, chain(6), visit) == Restored(5, (Tier.DRAM,) * 5)
+    assert shown == [(0, [1, 2]), (2, [3, 4]), (4, [5])]
+    client.lookup(LAYOUT, chain(1))
+    assert arena.releases == [1]
+
+
+def test_page_overwritten_during_its_visit_does_not_count(client: Client, arena: ArenaScript) -> None:
+    store(client, 6)
+    visited: list[int] = []
+
+    def visit(first_block: int, views: list[memoryview]) -> None:
+        visited.append(first_block)
+        if first_block == 2:
+            arena.overwrite(chain(6)[3])
+        assert len(views) == 2
+
+    assert client.read(LAYOUT, chain(6), visit).blocks == 3
+    assert visited == [0, 2]
+    assert client.misses == {"generation": 1}
+
+
+def test_what_a_visit_raises_is_the_callers_and_ends_the_call(client: Client, agent: ScriptedAgent) -> None:
+    store(client, 4)
+
+    def visit(first_block: int, views: list[memoryview]) -> None:
+        raise ZeroDivisionError(f"{len(views)} views from {first_block}")
+
+    with pytest.raises(ZeroDivisionError, match="2 views from 0"):
+        client.read(LAYOUT, chain(4), visit)
+    assert client.lookup(LAYOUT, chain(4)).whole_blocks == 4
+    assert agent.connections == 2
+    assert not client.misses

@@ -8,9 +8,16 @@ import tempfile
 import numpy as np
 import pytest
 import torch
-from kvtier_client.arena import map_readonly
 from kvtier_client.arrays import page_array
-from kvtier_client.tensors import LayerKV, PageShape, layers_from_pages, page_tensor, pages_from_layers
+from kvtier_client.memory import map_readonly
+from kvtier_client.tensors import (
+    LayerKV,
+    LayersFromPages,
+    PageShape,
+    layers_from_pages,
+    page_tensor,
+    pages_from_layers,
+)
 
 SHAPE = PageShape(layers=3, kv_heads=2, block_tokens=4, head_size=8, dtype=torch.float32)
 
@@ -71,6 +78,27 @@ def test_layers_become_pages_and_layers_again(dtype: torch.dtype) -> None:
     ):
         assert torch.equal(new_keys, keys[:, :, 4:12])
         assert torch.equal(new_values, values[:, :, 4:12])
+
+
+def test_pages_are_made_where_the_caller_wants_them() -> None:
+    whole = layers(SHAPE, 8)
+    rows = np.zeros((2, 4096), np.uint8)[:, : SHAPE.page_bytes]
+    assert pages_from_layers(SHAPE, whole, 0, 2, rows) is rows
+    assert np.array_equal(rows, pages_from_layers(SHAPE, whole, 0, 2))
+    for wrong in (rows[:1], rows[:, :-1], rows.view(np.int8), np.zeros((SHAPE.page_bytes, 2), np.uint8).T):
+        with pytest.raises(ValueError, match="out must be bytes of shape"):
+            pages_from_layers(SHAPE, whole, 0, 2, wrong)
+
+
+def test_layers_are_filled_block_by_block() -> None:
+    whole = layers(SHAPE, 12)
+    pages = [memoryview(page) for page in pages_from_layers(SHAPE, whole, 0, 3)]
+    made = LayersFromPages(SHAPE, 3)
+    made.fill(0, pages[:1])
+    made.fill(1, pages[1:])
+    for (keys, values), (new_keys, new_values) in zip(whole, made.layers(), strict=True):
+        assert torch.equal(new_keys, keys)
+        assert torch.equal(new_values, values)
 
 
 def test_page_has_the_documented_axes() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
-from kvtier_index import Hold
+from kvtier_index import Hold, Key
 
 from tests.unit.index.pool import HEADER_AT, HEADER_BYTES, KEY, LAYOUT, OTHER_KEY, PAYLOAD_AT, SLOT, Pool, hash_of
 
@@ -15,7 +17,7 @@ def pool() -> Pool:
     return Pool(32)
 
 
-def hold(pool: Pool, names: str, keys=(KEY,)) -> Hold:
+def hold(pool: Pool, names: str, keys: Sequence[Key] = (KEY,)) -> Hold:
     return pool.index.hold(LAYOUT, [hash_of(name) for name in names], keys, pool.now)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
-from kvtier_index import BUSY, FRESH, KNOWN, Refused
+from kvtier_index import BUSY, FRESH, KNOWN, Key, Refused
 
 from tests.unit.index.pool import FOREVER, KEY, LAYOUT, OTHER_KEY, SLOT, Pool, hash_of
 
@@ -15,11 +17,13 @@ def pool() -> Pool:
     return Pool(16)
 
 
-def states(pool: Pool, names: str, parent: str | None = None, keys=(KEY,)) -> list[int]:
+def states(pool: Pool, names: str, parent: str | None = None, keys: Sequence[Key] = (KEY,)) -> list[int]:
     return pool.index.check_put(LAYOUT, hash_of(parent) if parent else None, pool.given(names, keys))
 
 
-def refusal(pool: Pool, names: str, parent: str | None = None, keys=(KEY,), size: int = SLOT) -> tuple[str, int]:
+def refusal(
+    pool: Pool, names: str, parent: str | None = None, keys: Sequence[Key] = (KEY,), size: int = SLOT
+) -> tuple[str, int]:
     """Code and place of the refusal, the same of both calls."""
     pages, above = pool.given(names, keys, size), hash_of(parent) if parent else None
     with pytest.raises(Refused) as checked:
@@ -209,7 +213,7 @@ def test_numbers_of_no_page_are_refused_everywhere(pool: Pool, number: int) -> N
         lambda: index.pin([number]),
         lambda: index.unpin([number]),
     ):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"."):
             call()
     index.check()
 
@@ -236,11 +240,11 @@ def test_calls_out_of_turn_are_refused_and_change_nothing(pool: Pool) -> None:
         lambda: index.stage_slots(9, b""),
         lambda: index.stage_entries(1, b"odd", b""),
     ):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"."):
             call()
     assert index.dirty([a]) == [a]
     for offsets in ([1], [1 << 60], [], [0, 4096]):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"."):
             index.written([a], 1, offsets)
     index.written([a], 1, [8192])
     assert index.place_of(a) == (1, 8192, SLOT)

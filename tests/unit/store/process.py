@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import yaml
 from kvtier_agent.control import PoolGrant, ServiceAccount, SetPools, Snapshot, ToAttendant
+from kvtier_agent.store.nvme.device import decode_superblock
+from kvtier_agent.store.nvme.segments import decode_segment_header
 from kvtier_client.protocol.frames import FrameDecoder, encode_frame
 from kvtier_client.protocol.messages import HelloReply
 
@@ -111,8 +113,28 @@ class StoreProcess:
     def log_text(self) -> str:
         return self.log.read_text()
 
-    def segments(self, pool: str = POOL) -> list[Path]:
-        return sorted((self.nvme / pool).glob("*.seg"))
+    def device_movers(self) -> list[int]:
+        """The pids of its devices' movers."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [pid for pid in map(int, children) if b"kvtier_agent.store.nvme.io_mover" in _command(pid)]
+
+    def nvme_bytes(self, pool: str = POOL) -> int:
+        """Of the units on its device that have a segment of the pool."""
+        with self.device.open("rb") as file:
+            cut = decode_superblock("device", file.read(4096))
+            assert cut is not None
+            found = 0
+            for unit in range(cut.units):
+                file.seek(cut.unit_at(unit))
+                segment = decode_segment_header("unit", file.read(4096), unit, cut.unit_bytes)
+                found += segment is not None and segment.pool_uid == pool
+        return found * cut.unit_bytes
+
+    @property
+    def device(self) -> Path:
+        """The file of its nvme device."""
+        return self.nvme / "kvtier.dev"
 
     def chunks(self, pool: str = POOL) -> list[Path]:
         return sorted((self.arena / pool).glob("*.chunk"))

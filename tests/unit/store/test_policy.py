@@ -77,18 +77,24 @@ def test_room_below_quota_and_capacity_comes_from_a_new_chunk() -> None:
 
 def test_room_at_the_quota_comes_from_the_pools_own_coldest_idle_chunk() -> None:
     chunks = [chunk(1, 5.0), chunk(2, 3.0), chunk(3, 1.0, idle=False), chunk(4, 0.0, pool=THEIRS)]
-    assert decide_room(view(used=100 * MIB, capacity=200 * MIB), PAGE, chunks) == GiveBack(OURS, 2)
+    chunks.append(chunk(5, 0.0, slot_bytes=MIB))
+    assert decide_room(view(used=100 * MIB, capacity=200 * MIB), MIB, chunks) == GiveBack(OURS, 2)
+
+
+def test_chunk_of_the_same_class_is_never_given_back_for_it() -> None:
+    """What could go from it the index would have evicted: the rest is what the new pages hang on."""
+    assert isinstance(decide_room(view(used=100 * MIB), PAGE, [chunk(1)]), NoRoom)
 
 
 def test_room_at_the_capacity_comes_from_the_coldest_chunk_of_any_pool() -> None:
-    chunks = [chunk(1, 5.0), chunk(2, 3.0, pool=THEIRS)]
+    chunks = [chunk(1, 5.0, slot_bytes=MIB), chunk(2, 3.0, pool=THEIRS)]
     assert decide_room(view(used=10 * MIB, total=100 * MIB), PAGE, chunks) == GiveBack(THEIRS, 2)
 
 
 def test_pool_with_all_the_pages_it_has_index_for_gets_no_chunk_and_none_of_others() -> None:
     chunks = [chunk(1, 5.0), chunk(2, 3.0, pool=THEIRS)]
-    assert decide_growth(view(crowded=True), PAGE) is None
-    assert decide_room(view(crowded=True), PAGE, chunks) == GiveBack(OURS, 1)
+    assert decide_growth(view(crowded=True), MIB) is None
+    assert decide_room(view(crowded=True), MIB, chunks) == GiveBack(OURS, 1)
 
 
 def test_held_chunks_are_never_given_back() -> None:
@@ -98,7 +104,14 @@ def test_held_chunks_are_never_given_back() -> None:
 
 
 def test_room_waits_while_pages_are_being_written() -> None:
-    assert isinstance(decide_room(view(used=100 * MIB, busy=True), PAGE, [chunk(1, idle=False)]), Await)
+    chunks = [chunk(1, 5.0, idle=False), chunk(2, 6.0, slot_bytes=MIB)]
+    assert isinstance(decide_room(view(used=100 * MIB, busy=True), PAGE, chunks), Await)
+    assert decide_room(view(used=100 * MIB), PAGE, chunks) == GiveBack(OURS, 2)
+
+
+def test_colder_chunk_of_another_class_goes_before_anything_is_waited_for() -> None:
+    chunks = [chunk(1, 5.0, idle=False), chunk(2, 4.0, slot_bytes=MIB)]
+    assert decide_room(view(used=100 * MIB, busy=True), PAGE, chunks) == GiveBack(OURS, 2)
 
 
 @pytest.mark.parametrize("limits", [{"quota": MIB}, {"capacity": MIB}], ids=["quota", "capacity"])

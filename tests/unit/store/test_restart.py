@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from kvtier_agent.store.arena_format import CHUNK_HEADER_BYTES, chunk_name
 from kvtier_agent.store.checksums import header_checksum
+from kvtier_agent.store.nvme.device import encode_superblock, plan_superblock
 from kvtier_client.protocol.messages import Done, PutReply, Reach, Tier
 
 from tests.unit.store.conftest import MakeStore
@@ -193,7 +194,7 @@ def test_torn_slot_header_is_not_adopted(store: StoreProcess) -> None:
         chunk.write(struct.pack("<Q", place.generation + 1))
     with store.start().connect() as client:
         found = client.lookup(hashes_of(blocks))
-        assert (found.whole_blocks, found.dram_blocks) == (10, 9)
+        assert (found.whole_blocks, found.dram_blocks) == (10, 4)
         assert client.read_all(hashes_of(blocks)) == data_of(blocks)
 
 
@@ -309,11 +310,14 @@ def test_blocks_older_than_their_time_to_live_are_gone_also_after_a_restart(make
 
 def test_device_of_another_format_is_left_out_and_kept(make_store: MakeStore) -> None:
     store = make_store()
-    (store.nvme / "FORMAT").write_text("kvtier media format 5\n")
+    page = bytearray(encode_superblock(plan_superblock(32 << 20, bytes(16)))[:-8])
+    page[8] = 5
+    content = bytes(page) + header_checksum(bytes(page)).to_bytes(8, "little") + bytes(1 << 20)
+    store.device.write_bytes(content)
     with store.start().connect() as client:
         assert client.put(None, chain("a", 10), reach=Reach.FLUSHED).reached == Reach.DRAM
-    assert "expected media format 0, found media format 5" in store.log_text()
-    assert [it.name for it in store.nvme.iterdir()] == ["FORMAT"]
+    assert "expected media format 1, found format 5" in store.log_text()
+    assert store.device.read_bytes() == content
 
 
 def test_missing_device_folder_is_left_out_and_the_store_serves(make_store: MakeStore) -> None:
@@ -321,12 +325,12 @@ def test_missing_device_folder_is_left_out_and_the_store_serves(make_store: Make
     store.config["nvme"]["devices"].append({"name": "gone", "path": str(store.folder / "gone")})
     with store.start().connect() as client:
         assert client.put(None, chain("a", 10), reach=Reach.FLUSHED).reached == Reach.FLUSHED
-    assert "event=device.closed device=gone" in store.log_text()
+    assert "event=device.open_failed device=gone" in store.log_text()
 
 
 def evict_to_nvme(client: RawClient) -> None:
-    for number in range(5):
-        client.put(None, chain(f"filler-{number}", 32), reach=Reach.SEALED)
+    for number in range(6):
+        client.put(None, chain(f"filler-{number}", 32, size=50_000), reach=Reach.SEALED)
 
 
 def test_flipped_bytes_on_nvme_are_misses_and_cut_the_chain_there(store: StoreProcess) -> None:
@@ -359,26 +363,21 @@ def test_flipped_bytes_found_after_a_restart_are_misses(store: StoreProcess) -> 
 
 
 def flip_in_segment(store: StoreProcess, payload: bytes) -> None:
-    """Damage the middle of `payload` wherever it lies on the device."""
-    hits = 0
-    for path in store.segments():
-        data = path.read_bytes()
-        at = data.find(payload[:4096])
-        if at >= 0:
-            with path.open("rb+") as segment:
-                segment.seek(at + 20_001)
-                segment.write(b"\xff\xfe")
-            hits += 1
-    assert hits == 1
+    """Damage the middle of `payload` where it lies on the device."""
+    data = store.device.read_bytes()
+    assert data.count(payload) == 1
+    with store.device.open("rb+") as file:
+        file.seek(data.find(payload) + 20_001)
+        file.write(b"\xff\xfe")
 
 
-def test_segments_wiped_under_a_running_store_are_misses(store: StoreProcess) -> None:
+def test_device_wiped_under_a_running_store_gives_misses(store: StoreProcess) -> None:
     blocks = chain("a", 30, size=50_000)
     with store.connect() as client:
         client.put(None, blocks, reach=Reach.FLUSHED)
         evict_to_nvme(client)
-        for segment in store.segments():
-            segment.unlink()
+        with store.device.open("rb+") as file:
+            file.write(bytes(store.device.stat().st_size))
         assert client.get(hashes_of(blocks)).blocks == 0
         assert client.put(None, blocks).reached is not None
 
@@ -432,13 +431,13 @@ def test_movers_killed_over_and_over_during_puts_lose_nothing_acknowledged(store
             assert client.read_all(hashes_of(blocks), deadline_ms=60_000) == data_of(blocks)
 
 
-def test_stopped_movers_make_reads_misses_by_the_deadline_and_no_longer(store: StoreProcess) -> None:
+def test_stopped_device_mover_makes_reads_misses_by_the_deadline_and_no_longer(store: StoreProcess) -> None:
     on_nvme, in_dram = chain("a", 30, size=50_000), chain("b", 3)
     with store.connect() as client:
         client.put(None, on_nvme, reach=Reach.FLUSHED)
         evict_to_nvme(client)
         client.put(None, in_dram, reach=Reach.SEALED)
-        movers = store.movers()
+        movers = store.device_movers()
         for pid in movers:
             os.kill(pid, signal.SIGSTOP)
         try:

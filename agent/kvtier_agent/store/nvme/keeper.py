@@ -20,6 +20,7 @@ from .segments import SegmentId
 _DROP_STEP: Final = 500
 """Pages taken out of the index at a stretch."""
 
+_VICTIM_POLLS: Final = 500
 _SEAL_POLL_S: Final = 0.01
 _SEAL_POLLS: Final = 6000
 """As long as a segment waits for its last runs; after that a crash costs reading its unit, no more."""
@@ -52,7 +53,7 @@ class Keeper:
         async with self._making:
             full = device.health.state is DeviceState.FULL
             while full or not self._fits(pool, device):
-                victim = self.victim(pool, device)
+                victim = await self._next_victim(pool, device if full or device.free_units == 0 else None)
                 if victim is None or not await self.free(pool, victim):
                     return None
                 full = False
@@ -74,8 +75,9 @@ class Keeper:
                 return None
             finally:
                 segment.io -= 1
-        if segment.state is not SegmentState.OPEN:  # purged meanwhile
+        if segment.state is not SegmentState.MAKING:  # purged meanwhile
             return None
+        segment.state = SegmentState.OPEN
         before = books.space(pool.uid).open.get(device.name)
         books.space(pool.uid).open[device.name] = segment
         if before is not None and not before.live_reservations:
@@ -99,6 +101,22 @@ class Keeper:
             if it.state is SegmentState.SEALED and it.staged and it.io == 0 and (device is None or it.device is device)
         ]
         return min(mine, key=lambda it: pool.index.segment_live(it.number)[2], default=None)
+
+    async def _next_victim(self, pool: PoolView, device: Device | None) -> Segment | None:
+        """As `victim`, after waiting for one that is still being sealed; where all are open, one of these is sealed."""
+        space = self._books.space(pool.uid)
+        for _ in range(_VICTIM_POLLS):
+            victim = self.victim(pool, device)
+            if victim is not None:
+                return victim
+            mine = [it for it in space.segments.values() if it.staged and (device is None or it.device is device)]
+            if not any(it.state is SegmentState.SEALED for it in mine):
+                open_ = [it for it in mine if it.state is SegmentState.OPEN]
+                if not open_:
+                    return None
+                self.seal_later(min(open_, key=lambda it: it.number))
+            await asyncio.sleep(_SEAL_POLL_S)
+        return None
 
     async def free(self, pool: PoolView, segment: Segment) -> bool:
         """Take an idle segment's pages off nvme, and free its unit durably. False: its device did not do it."""

@@ -21,6 +21,7 @@ MAX_GAP_BYTES: Final = 64 << 10
 """What is read and thrown away between two pages rather than begin a new request: run headers, mostly."""
 _MAX_PIECES: Final = 500
 """Pages of one request: with the gaps between them it stays below what one vectored call takes."""
+_STALL_S: Final = 0.01
 
 
 class Loader:
@@ -53,6 +54,8 @@ class Loader:
                 break
             if not await self._room.make_room(pool, round_up(place[2], PAGE), deadline):
                 break
+            if not plan:  # there was room, and someone else took it
+                await pool.progress.wait(min(deadline, loop.time() + _STALL_S))
         if under_way:
             await asyncio.wait(under_way, timeout=max(0.0, deadline - loop.time()))
 

@@ -39,6 +39,7 @@ Tail = tuple[int, int]
 class SegmentState(Enum):
     """What may be done with a segment."""
 
+    MAKING = auto()
     OPEN = auto()
     SEALED = auto()
     """Read, or freed whole."""
@@ -55,7 +56,7 @@ class Segment:
 
     def __init__(self, number: int, device: Device, unit: int, id_: SegmentId, unit_bytes: int) -> None:
         self.number, self.device, self.unit, self.id, self.unit_bytes = number, device, unit, id_, unit_bytes
-        self.state = SegmentState.OPEN
+        self.state = SegmentState.MAKING
         self.top = HEADER_BYTES
         """Behind the last run and reservation."""
         self.entries = 0

@@ -20,7 +20,7 @@ from ..ports import PoolView, SlotRoom
 from .books import Books
 from .cleaner import Cleaner
 from .devices import Device, make_bounce
-from .health import DeviceState, Limits
+from .health import Limits
 from .journal import Journal
 from .keeper import Keeper
 from .loader import Loader
@@ -73,7 +73,7 @@ class Nvme:
         self._offers = Offers(self._books)
         self._pools: dict[str, PoolView] = {}
         self._upkeep = Tasks()
-        self._closing = False
+        self._closing = self._listed = False
         self._doomed: list[tuple[PoolView, Segment]] = []
         """Segments of purged pools on devices that took no writes then."""
 
@@ -83,6 +83,7 @@ class Nvme:
             device.on_opened = lambda device=device: self._on_opened(device)  # type: ignore[misc]
             device.start()
         found = await self._recovery.list_devices()
+        self._listed = True
         self._upkeep.start("devices", self._tick())
         self._upkeep.start("nvme upkeep", self._keep_up())
         return found
@@ -174,7 +175,7 @@ class Nvme:
         await self._journal.append([Purged(pool.uid, self._books.last_serial)])
         for segment in list(space.segments.values()):
             space.forget(segment)
-            if segment.state is SegmentState.OPEN:
+            if segment.state is not SegmentState.GONE:
                 segment.state = SegmentState.SEALED
         while left := [it for it in space.segments.values() if it.device.health.writable]:
             for segment in left:
@@ -250,11 +251,8 @@ class Nvme:
                 self._doomed.remove((pool, segment))
 
     def _on_opened(self, device: Device) -> None:
-        if self._upkeep_runs():
+        if self._listed and not self._closing:
             self._upkeep.start("late device", self._list_late(device))
-
-    def _upkeep_runs(self) -> bool:
-        return not self._closing and all(it.health.state is not DeviceState.OPENING for it in self._books.devices)
 
     async def _list_late(self, device: Device) -> None:
         """A device that opened after the start: what lies on it joins the pools that are served."""

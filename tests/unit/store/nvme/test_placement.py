@@ -52,6 +52,7 @@ class World:
     def segment(self, device: Any) -> Segment:
         self.made += 1
         made = Segment(self.made, device, self.made, SegmentId("p", self.made, b"n" * 8), UNIT)
+        made.state = SegmentState.OPEN
         self.space.segments[made.number] = made
         self.space.open[device.name] = made
         return made

@@ -1,0 +1,208 @@
+"""The tier from end to end: written, read back, killed, recovered, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from kvtier_client.protocol.messages import Reach
+
+from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig
+
+
+@pytest.mark.parametrize("size", [100, 4096, 5000, 64 << 10, 3 * MIB], ids=str)
+async def test_written_chain_is_restored_after_a_kill(rig: Rig, size: int) -> None:
+    pool, chain = await rig.pool(), Chain("a", size)
+    blocks = 400 if size <= 5000 else 64 if size < MIB else 5
+    assert await rig.put(pool, chain, blocks, Reach.FLUSHED) is Reach.FLUSHED
+    await rig.kill()
+    assert await rig.start() == {"pool-1"}
+    pool = await rig.pool()
+    assert rig.find(pool, chain) == (blocks, 0)
+    assert await rig.get(pool, chain) == blocks
+    assert pool.counters["bytes_read_nvme"] == blocks * size
+    assert pool.counters["pages_lost_nvme"] == 0
+
+
+async def test_chain_larger_than_dram_is_restored_as_far_as_there_is_room(rig: Rig) -> None:
+    rig.dram_bytes = rig.room.dram_bytes = 128 * MIB
+    pool, chain = await rig.pool(), Chain("a", MIB)
+    for _ in range(8):
+        assert await rig.put(pool, chain, 12, Reach.SEALED) is Reach.SEALED
+    await rig.kill()
+    rig.dram_bytes = 32 * MIB
+    await rig.start()
+    pool = await rig.pool()
+    assert rig.find(pool, chain) == (96, 0)
+    assert 20 <= await rig.get(pool, chain, 1.0) <= 33
+
+
+async def test_clean_stop_leaves_nothing_to_scan(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 100, Reach.SEALED)
+    await rig.nvme.close()
+    await rig.start()
+    pool = await rig.pool()
+    assert all(it.sealed_on_media for it in rig.nvme._books.segments.values())
+    assert await rig.get(pool, chain) == 100
+
+
+async def test_pools_do_not_see_each_other(rig: Rig) -> None:
+    first, second = await rig.pool("pool-1"), await rig.pool("pool-2")
+    chain = Chain("a")
+    await rig.put(first, chain, 20, Reach.FLUSHED)
+    other = Chain("a")
+    other.extend(20)
+    assert rig.find(second, other) == (0, 0)
+    await rig.kill()
+    await rig.start()
+    assert rig.find(await rig.pool("pool-2"), chain) == (0, 0)
+    assert rig.find(await rig.pool("pool-1"), chain) == (20, 0)
+
+
+async def test_deleted_blocks_do_not_come_back_and_rewritten_ones_stay(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    cut, slots = pool.index.delete(LAYOUT, chain.hashes[10])
+    hashes = [cut[at : at + 32] for at in range(0, len(cut), 32)]
+    assert len(hashes) == 30
+    await rig.nvme.deleted(pool, LAYOUT, hashes)
+    pool.index.free_deleted(slots)
+    again = Chain("a")
+    again.extend(10)
+    await rig.put(pool, again, 5, Reach.FLUSHED)
+    await rig.kill()
+    await rig.start()
+    pool = await rig.pool()
+    assert rig.find(pool, chain) == (15, 0)
+    assert await rig.get(pool, chain) == 15
+
+
+async def test_expired_blocks_do_not_come_back(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 10, Reach.FLUSHED)
+    await rig.nvme.expired(pool, int(time.time()) + 100)
+    later = Chain("b")
+    await rig.put(pool, later, 10, Reach.FLUSHED)
+    await rig.kill()
+    await rig.start()
+    pool = await rig.pool()
+    assert (rig.find(pool, chain), rig.find(pool, later)) == ((0, 0), (10, 0))
+
+
+async def test_purged_pool_does_not_come_back_and_gives_its_units(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    assert rig.nvme.used_bytes("pool-1") > 0
+    await rig.nvme.purge(pool)
+    assert rig.nvme.used_bytes("pool-1") == 0
+    await rig.kill()
+    assert await rig.start() == set()
+
+
+async def test_pool_found_and_not_served_is_purged(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    await rig.kill()
+    await rig.start()
+    from tests.unit.store.nvme.rig import RigPool
+
+    await rig.nvme.purge(RigPool("pool-1", 0))
+    assert rig.nvme.used_bytes("pool-1") == 0
+
+
+async def test_one_restore_comes_in_large_requests(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a", MIB)
+    await rig.put(pool, chain, 24, Reach.FLUSHED)
+    await rig.kill()
+    await rig.start()
+    pool = await rig.pool()
+    sizes: list[int] = []
+    (device,) = rig.nvme._books.devices
+    begun = device.estimate.begun
+
+    def note(size: int, now: float) -> None:
+        sizes.append(size)
+        begun(size, now)
+
+    device.estimate.begun = note  # type: ignore[method-assign]
+    assert await rig.get(pool, chain) == 24
+    assert sum(sizes) >= 24 * MIB
+    assert sum(sizes) / len(sizes) >= 2 * MIB  # units of this small device take three pages
+
+
+async def test_gets_of_one_chain_read_it_once(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a", MIB)
+    await rig.put(pool, chain, 16, Reach.FLUSHED)
+    await rig.kill()
+    await rig.start()
+    pool = await rig.pool()
+    assert await asyncio.gather(*(rig.get(pool, chain) for _ in range(5))) == [16] * 5
+    assert pool.counters["pages_read_nvme"] == 16
+
+
+async def test_full_pool_keeps_writing_and_forgets_its_oldest(rig: Rig) -> None:
+    pool = await rig.pool(nvme_quota=64 * MIB)
+    chains = [Chain(f"c{number}") for number in range(24)]
+    for chain in chains:
+        assert await rig.put(pool, chain, 128, Reach.SEALED) is Reach.SEALED
+        assert rig.nvme.used_bytes("pool-1") <= 64 * MIB
+    found = [rig.find(pool, chain)[0] for chain in chains]
+    assert found[-1] == 128
+    assert found[0] == 0
+    assert sum(found) >= 24 * 128 * 0.25
+    for chain, blocks in zip(chains, found, strict=True):
+        assert await rig.get(pool, chain) == blocks
+
+
+async def test_damaged_page_on_the_device_is_a_miss(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    await rig.nvme.close()
+    (path,) = (it.path for it in rig.config.devices)
+    with open(f"{path}/kvtier.dev", "r+b") as file:
+        image = file.read()
+        at = image.index(bytes(_payload(chain, 20)))
+        file.seek(at + 100)
+        file.write(b"\0\0\0\0")
+    await rig.start()
+    pool = await rig.pool()
+    assert rig.find(pool, chain) == (40, 0)
+    assert await rig.get(pool, chain) == 20
+    assert rig.find(pool, chain)[0] == 20
+    assert pool.counters["pages_lost_nvme"] == 1
+
+
+def _payload(chain: Chain, block: int) -> bytes:
+    from tests.unit.store.nvme.rig import payload_of
+
+    return payload_of(chain.hashes[block], 1024)
+
+
+async def test_write_back_writes_what_leaves_dram(rig: Rig) -> None:
+    pool = await rig.pool(write="back")
+    chains = [Chain(f"c{number}", MIB) for number in range(10)]
+    await rig.put(pool, chains[0], 4)
+    assert pool.counters["bytes_written_nvme"] == 0
+    for chain in chains[1:]:
+        rig.nvme.relieve(pool, MIB)
+        await rig.put(pool, chain, 6)
+    await rig.until(lambda: all(rig.find(pool, chain)[0] == len(chain.hashes) for chain in chains))
+    assert all([await rig.get(pool, chain) == rig.find(pool, chain)[0] for chain in chains])
+
+
+async def test_admission_by_reuse_writes_what_is_used_again(rig: Rig) -> None:
+    pool = await rig.pool(admission="reused")
+    once, grown, hit = (Chain(name) for name in ("once", "grown", "hit"))
+    for chain in (once, grown, hit):
+        await rig.put(pool, chain, 4)
+    await asyncio.sleep(0.3)
+    assert pool.counters["pages_written_nvme"] == 0
+    await rig.put(pool, grown, 4)
+    rig.nvme.used(pool, rig._pages(pool, hit))
+    await rig.until(lambda: pool.counters["pages_written_nvme"] == 12)
+    await rig.kill()
+    await rig.start()
+    pool = await rig.pool()
+    assert [rig.find(pool, chain)[0] for chain in (once, grown, hit)] == [0, 8, 4]
