@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -18,6 +19,9 @@ PARALLEL_BYTES: Final = 4 << 20
 """Less is copied by the calling thread alone: to wake another takes as long as to copy half a MiB."""
 MAX_HELPERS: Final = 3
 """A few cores take all of a machine's memory bandwidth, and the engine wants the others."""
+
+TRY_OTHER_EVERY: Final = 16
+NEWEST_WEIGHS: Final = 0.3
 
 Move = tuple[int, int, int]
 """Target address, source address, bytes."""
@@ -56,6 +60,31 @@ def _pieces(moves: Iterable[Move]) -> Iterable[Move]:
             yield target + at, source + at, min(PIECE_BYTES, size - at)
 
 
+class Pace:
+    """Whether helpers make copies faster, as measured: they do on idle cores, and do not where others need these.
+
+    Not thread-safe, and need not be: a lost measurement does no harm.
+    """
+
+    def __init__(self) -> None:
+        self._rates: dict[bool, float] = {}
+        self._choices = 0
+
+    def with_helpers(self) -> bool:
+        """What was faster lately; each a first time, and the other one now and then."""
+        if len(self._rates) < 2:
+            return True not in self._rates
+        self._choices += 1
+        faster = self._rates[True] >= self._rates[False]
+        return faster if self._choices % TRY_OTHER_EVERY else not faster
+
+    def took(self, helped: bool, copied_bytes: int, seconds: float) -> None:
+        """Count one measurement."""
+        rate = copied_bytes / max(seconds, 1e-9)
+        before = self._rates.get(helped, rate)
+        self._rates[helped] = before + (rate - before) * NEWEST_WEIGHS
+
+
 class Copier:
     """The threads that help with one client's copies, started when first needed. Thread-safe."""
 
@@ -65,13 +94,19 @@ class Copier:
         self.helpers = min(MAX_HELPERS, cores - 1) if helpers is None else helpers
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
+        self._pace = Pace()
 
     def copy(self, copies: Copies) -> None:
         """Carry out all of them.
 
         Raises Failure when no thread can be had.
         """
-        helping = self.help(copies) if copies.bytes >= PARALLEL_BYTES else []
+        if copies.bytes < PARALLEL_BYTES or not self.helpers:
+            copies.run()
+            return
+        began = time.perf_counter()
+        helped = self._pace.with_helpers()
+        helping = self.help(copies) if helped else []
         try:
             copies.run()
         except BaseException:
@@ -81,6 +116,7 @@ class Copier:
             for future in helping:
                 future.cancel()
             wait(helping)
+        self._pace.took(helped, copies.bytes, time.perf_counter() - began)
 
     def help(self, copies: Copies) -> list[Future[None]]:
         """Have every helper take part in the copies; the caller waits for what this returns."""

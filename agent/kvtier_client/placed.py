@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -23,40 +24,36 @@ _RECORD: Final = np.dtype(
         ("tier", "<u4"),
     ]
 )
+_GENERATION: Final = np.uint64(GENERATION_BYTES)
+_WITHIN_WORD: Final = np.uint64(GENERATION_BYTES - 1)
 assert _RECORD.itemsize == PLACE.size
 
 
 class PlacedPages:
     """Pages at their places, in the order of the answer. Immutable; any thread may use it.
 
-    Columns rather than an object for each page: an answer may have tens of thousands.
+    Columns rather than an object for each page: an answer may have tens of thousands. What a caller may not ask for
+    is made when it does.
     """
 
-    def __init__(
-        self,
-        chunks: list[Chunk],
-        offsets: npt.NDArray[np.uint64],
-        sizes: list[int],
-        words: npt.NDArray[np.uint64],
-        generations: list[int],
-        tiers: list[int],
-    ) -> None:
-        """A column each: the page's chunk, where it begins there, its bytes, the index of its slot's generation among
-        the chunk's words, what has to stand there, and the tier's number."""
-        self._chunks = chunks
-        self._offsets: list[int] = offsets.tolist()
-        self.sizes = sizes
-        self._words: list[int] = words.tolist()
-        self._generations = generations
-        self._tiers = tiers
+    def __init__(self, chunks: Sequence[Chunk], index: npt.NDArray[np.intp], fields: npt.NDArray[np.void]) -> None:
+        """Checked records, and which of `chunks` each lies in."""
+        self._chunks = [chunks[number] for number in index.tolist()]
+        self._fields = fields
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self._fields)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The bytes of each page."""
+        sizes: list[int] = self._fields["size"].tolist()
+        return sizes
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """Where each page was when it was asked for. What this client does not know of is the lowest it knows."""
-        return tuple([TIERS[min(number, len(TIERS) - 1)] for number in self._tiers])
+        return tuple([TIERS[min(number, len(TIERS) - 1)] for number in self._fields["tier"].tolist()])
 
     def views(self) -> list[memoryview]:
         """Each page's bytes in place, read-only. They are that page's while its generation stands."""
@@ -73,14 +70,25 @@ class PlacedPages:
         Right after a copy because amd64 keeps loads in order: whoever saw a byte of the slot's next page sees the
         generation that was changed before it. docs/protocol.md, "Reading in place".
         """
-        parts = zip(self._chunks[:limit], self._words, self._generations, strict=False)
-        for index, (chunk, word, generation) in enumerate(parts):
+        parts = zip(self._chunks[:limit], self._generations, strict=False)
+        for index, (chunk, (word, generation)) in enumerate(parts):
             if chunk.words[word] != generation:
                 return index
         return min(limit, len(self))
 
+    @cached_property
+    def _offsets(self) -> list[int]:
+        offsets: list[int] = self._fields["offset"].tolist()
+        return offsets
 
-NO_PAGES: Final = PlacedPages([], np.empty(0, np.uint64), [], np.empty(0, np.uint64), [], [])
+    @cached_property
+    def _generations(self) -> list[tuple[int, int]]:
+        """Of each page's slot: the index of the generation among the chunk's words, and what has to stand there."""
+        words = self._fields["generation_offset"] // GENERATION_BYTES
+        return list(zip(words.tolist(), self._fields["generation"].tolist(), strict=True))
+
+
+NO_PAGES: Final = PlacedPages([], np.empty(0, np.intp), np.empty(0, _RECORD))
 
 
 class ChunkTable:
@@ -115,26 +123,16 @@ class ChunkTable:
         self._rebuild()
         fields = np.frombuffer(records, _RECORD)
         ids, offsets, words, lengths = fields["chunk"], fields["offset"], fields["generation_offset"], fields["size"]
-        index = np.searchsorted(self._ids, ids)
-        if len(self._ids):
-            index[index == len(self._ids)] = 0
-        if not len(self._ids) or (self._ids[index] != ids).any():
+        index = self._ids.searchsorted(ids)
+        if not len(self._ids) or (self._ids.take(index, mode="clip") != ids).any():
             raise Failure(PROTOCOL, "the agent named a chunk that it did not send")
         sizes = self._sizes[index]
         # No sum can overflow: an offset is within its chunk first, and a size has 32 bits.
-        inside = (offsets < sizes) & (offsets + lengths <= sizes) & (lengths != 0)
-        inside &= (words <= sizes - np.uint64(GENERATION_BYTES)) & (words % GENERATION_BYTES == 0)
+        inside = (offsets < sizes) & (offsets + lengths <= sizes) & (lengths > 0)
+        inside &= (words <= sizes - _GENERATION) & (words & _WITHIN_WORD == 0)
         if not inside.all():
             raise Failure(PROTOCOL, "the agent named a place outside its chunk")
-        chunks = self._chunks
-        return PlacedPages(
-            [chunks[i] for i in index.tolist()],
-            offsets,
-            lengths.tolist(),
-            words // GENERATION_BYTES,
-            fields["generation"].tolist(),
-            fields["tier"].tolist(),
-        )
+        return PlacedPages(self._chunks, index, fields)
 
     def _rebuild(self) -> None:
         if not self._changed:

@@ -56,6 +56,12 @@ def cut_into_pieces(
     return pieces
 
 
+def last_tells_of_all(pages: Sequence[Page], pieces: Sequence[Piece]) -> bool:
+    """Whether how far the last piece got is how far all got: they are of the same full pages. Pure."""
+    kinds = [{page.page for page in pages[piece.first : piece.after]} for piece in pieces]
+    return all(kind == kinds[-1] for kind in kinds) and not any(page.trailing for page in (kinds[-1] if kinds else ()))
+
+
 def _blocks(pages: Sequence[Page]) -> list[tuple[int, int]]:
     """Where each block's pages begin and end."""
     starts = [i for i, page in enumerate(pages) if i == 0 or page.hash != pages[i - 1].hash]
@@ -82,6 +88,7 @@ class Putting:
         self._reach = reach
         self._in_place = in_place
         self._replies: list[PutReply] = []
+        self._last_tells = last_tells_of_all(pages, pieces)
 
     @property
     def lease_bytes(self) -> int:
@@ -91,11 +98,13 @@ class Putting:
     def result(self) -> Stored:
         """What has been stored up to now."""
         replies = self._replies
-        whole = len(replies) == len(self._pieces)
+        reached = [reply.reached for reply in replies]
+        if self._last_tells and None not in reached:
+            reached = reached[-1:]
         return Stored(
             sum(reply.stored_pages for reply in replies),
             sum(reply.known_pages for reply in replies),
-            _least([reply.reached for reply in replies], self._reach) if whole else None,
+            _least(reached, self._reach) if len(replies) == len(self._pieces) else None,
         )
 
     def flow(
@@ -173,7 +182,8 @@ class Putting:
             )
         ]
         request_id = connection.next_request_id()
-        return Put(request_id, self._layout, piece.parent, pages, self._reach, deadline.answer_within_ms())
+        reach = Reach.DRAM if self._last_tells and piece is not self._pieces[-1] else self._reach
+        return Put(request_id, self._layout, piece.parent, pages, reach, deadline.answer_within_ms())
 
     def _take(self, reply: PutReply, pages: int) -> None:
         if min(reply.stored_pages, reply.known_pages) < 0 or reply.stored_pages + reply.known_pages > pages:

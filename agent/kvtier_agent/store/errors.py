@@ -4,6 +4,7 @@ StoreError
 +-- Refusal          a client asked for what is not given; answered, the connection goes on
 +-- FormatRefused    a chunk, segment or device of another format; it is left as it is
 +-- ChunkDamaged     a chunk whose header is not intact; it is freed
++-- IndexBroken      the index has a defect: end, and let the successor adopt the arena
 +-- HugePagesMissing the arena does not lie on the huge pages that the configuration names
 +-- LockHeld         another store, or a mover of a dead one, still has the arena
 +-- JobFailed        a mover could not do its job
@@ -45,6 +46,13 @@ class ChunkDamaged(StoreError):
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
         super().__init__(f"{path}: {reason}")
+
+
+class IndexBroken(StoreError):
+    """The native index met a defect of its own, and is not to be trusted any more. The store ends with this."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"the index failed: {error!r}; the store ends, and the next one adopts its arena")
 
 
 class HugePagesMissing(StoreError):

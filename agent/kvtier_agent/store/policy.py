@@ -69,6 +69,8 @@ class RoomView:
     file_alignment: int
     crowded: bool
     """Whether the pool has all the pages that the index has memory for."""
+    for_load: bool
+    """Whether pages come from nvme, and what they hang on is pinned."""
     busy: bool
     """Whether something is under way that may make room."""
 
@@ -97,7 +99,7 @@ def decide_room(view: RoomView, slot_bytes: int, chunks: Sequence[ChunkView]) ->
     """The next step towards a slot of this class, none being free or evictable.
 
     `chunks`: of all pools. Where the quota is reached the pool gives up one of its own, else whoever has the coldest.
-    Never one of this class: what could go from it the index would have evicted.
+    One of this class goes last, and never for a put: what the index did not evict from it, new pages may hang on.
     """
     cut = decide_geometry(slot_bytes, chunk_target_bytes(view.quota_bytes, view.capacity_bytes), view.file_alignment)
     if cut.file_bytes > min(view.quota_bytes, view.capacity_bytes):
@@ -115,6 +117,8 @@ def decide_room(view: RoomView, slot_bytes: int, chunks: Sequence[ChunkView]) ->
         return GiveBack(coldest.pool_uid, coldest.id)
     if view.busy:
         return Await()
+    if view.for_load and (last := coldest_idle(it for it in chunks if it.pool_uid == view.pool_uid)) is not None:
+        return GiveBack(last.pool_uid, last.id)
     return NoRoom("everything in dram is held by readers; release holds, or raise the pool's quota")
 
 

@@ -27,6 +27,8 @@ class PutPlan(NamedTuple):
     """A put that is well formed."""
 
     pages: list[WantedPage]
+    parents: list[bytes | None]
+    """Of each page's block."""
     offsets: list[int]
     """Of each page in the staging."""
     keys: list[Key]
@@ -66,7 +68,7 @@ def check_put(put: Put, staging_bytes: int) -> PutPlan:
     hashes = [it[0] for it in pages]
     check_chain(put.layout, hashes if put.parent is None else [*hashes, put.parent])
     keys = [_checked_key(page) for page in dict.fromkeys(it.page for it in put.pages)]
-    _check_order(put.parent, pages)
+    parents = _parents(put.parent, pages)
     for it in put.pages:
         if not 0 < it.size <= MAX_PAGE_BYTES:
             raise Refusal(RefusalCode.LIMIT, f"a page of {it.size} bytes; 1 to {MAX_PAGE_BYTES} are taken")
@@ -75,7 +77,7 @@ def check_put(put: Put, staging_bytes: int) -> PutPlan:
                 RefusalCode.BAD_STAGING,
                 f"a page at {it.offset} of {it.size} bytes lies outside the staging of {staging_bytes}",
             )
-    return PutPlan(pages, [it.offset for it in put.pages], keys)
+    return PutPlan(pages, parents, [it.offset for it in put.pages], keys)
 
 
 def batches(plan: PutPlan, start: int, max_bytes: int, max_pages: int) -> Iterator[tuple[int, int]]:
@@ -97,20 +99,27 @@ def refusal_of(error: Refused) -> Refusal:
     return Refusal(RefusalCode(code), message)
 
 
-def _check_order(parent: bytes | None, pages: Sequence[WantedPage]) -> None:
-    """Pages of one block stand together, and no page and no block comes twice."""
+def _parents(parent: bytes | None, pages: Sequence[WantedPage]) -> list[bytes | None]:
+    """The parent of each page's block: the block before it.
+
+    Raises Refusal unless pages of one block stand together, and no page and no block comes twice.
+    """
     seen = set[bytes]() if parent is None else {parent}
     block, in_block = b"", set[tuple[int, int]]()
+    parents: list[bytes | None] = []
     for hash_, group, shard, _, _ in pages:
         if hash_ != block:
             if hash_ in seen:
                 raise Refusal(RefusalCode.MALFORMED, "a block comes twice; pages of one block stand together")
             seen.add(hash_)
+            parent = block or parent
             block, in_block = hash_, {(group, shard)}
         elif (group, shard) in in_block:
             raise Refusal(RefusalCode.MALFORMED, "a page comes twice")
         else:
             in_block.add((group, shard))
+        parents.append(parent)
+    return parents
 
 
 def _checked_key(page: PageId) -> Key:

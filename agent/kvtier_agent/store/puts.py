@@ -130,6 +130,7 @@ class Puts:
             await self._store_batch(request, storing, start, stop)
             if storing.seen < stop:
                 return
+            await asyncio.sleep(0)  # a long put lets others in between
 
     async def _store_batch(self, request: _Request, storing: _Storing, start: int, stop: int) -> None:
         pool, plan, message = request.pool, request.plan, request.message
@@ -140,22 +141,24 @@ class Puts:
                 return
             taken: list[tuple[int, int]] = []
             try:
-                taken, storing.seen, busy = pool.index.reserve(
+                first = storing.seen
+                taken, seen, busy = pool.index.reserve(
                     message.layout,
-                    message.parent,
-                    plan.pages,
-                    storing.seen,
-                    stop,
+                    plan.parents[first],
+                    plan.pages[first:stop],
+                    0,
+                    stop - first,
                     unix_now(),
                     self._room.max_slots(pool),
                 )
+                storing.seen += seen
             finally:
                 if not taken:
                     self._turns.release()
             if taken:
                 storing.taken += len(taken)
                 pool.filling += len(taken)
-                copy = self._copy(request, taken, time.monotonic_ns())
+                copy = self._copy(request, first, taken, time.monotonic_ns())
                 storing.copies.append(self._core.tasks.start("copy", copy))
             self._room.look_ahead(pool, slot_bytes)
             if storing.seen < stop and not taken:
@@ -182,8 +185,8 @@ class Puts:
             return False
         return True
 
-    async def _copy(self, request: _Request, taken: list[tuple[int, int]], begun: int) -> int:
-        """How many of these pages are resident now.
+    async def _copy(self, request: _Request, first: int, taken: list[tuple[int, int]], begun: int) -> int:
+        """How many of these pages (counted from the put's page number `first` on) are resident now.
 
         A copy that has begun is waited for, past the deadline too: after the reply the client may change the staging.
         """
@@ -195,7 +198,7 @@ class Puts:
                 core.movers.next_id(),
                 pool.uid,
                 pool.index.refs(pages),
-                [request.plan.offsets[index] for index, _ in taken],
+                [request.plan.offsets[first + index] for index, _ in taken],
                 begun,
             )
             (copied,) = await core.movers.run(job, Priority.COPY, fd=request.staging.fd, start_by=request.deadline)

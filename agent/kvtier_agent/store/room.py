@@ -65,16 +65,16 @@ class Room:
 
     async def make_room(self, pool: PoolView, slot_bytes: int, deadline: float) -> bool:
         """See ports.SlotRoom."""
-        return await self.make(self._core.pools[pool.uid], slot_bytes, deadline) is None
+        return await self.make(self._core.pools[pool.uid], slot_bytes, deadline, for_load=True) is None
 
-    async def make(self, pool: Pool, slot_bytes: int, deadline: float) -> NoRoom | None:
+    async def make(self, pool: Pool, slot_bytes: int, deadline: float, *, for_load: bool = False) -> NoRoom | None:
         """One step towards a slot of this class, none being free or evictable: ask the index again then.
 
         By `deadline` (the loop's time). NoRoom: there will be none.
         """
         core = self._core
         core.nvme.relieve(pool, slot_bytes)
-        step = decide_room(self._view(pool), slot_bytes, list(self._chunk_views()))
+        step = decide_room(self._view(pool, for_load=for_load), slot_bytes, list(self._chunk_views()))
         if isinstance(step, NoRoom):
             return step
         if isinstance(step, Await):
@@ -176,7 +176,7 @@ class Room:
             if chunk is not None:
                 await self.give_back(core.chunks.files[chunk.id])
 
-    def _view(self, pool: Pool) -> RoomView:
+    def _view(self, pool: Pool, *, for_load: bool = False) -> RoomView:
         core = self._core
         capacity = int(core.config.arena.capacity)
         if asyncio.get_running_loop().time() < self._full_until:
@@ -188,6 +188,7 @@ class Room:
             pool.dram_quota,
             capacity,
             core.file_alignment,
+            for_load=for_load,
             crowded=pool.index.slots_in_use >= self.max_slots(pool),
             busy=pool.filling > 0 or self._growth.locked() or core.nvme.writing(pool),
         )

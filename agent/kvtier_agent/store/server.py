@@ -13,6 +13,7 @@ from kvtier_client.protocol.messages import RefusalCode
 from kvtier_agent.control import PoolGrant, SetPools
 from kvtier_agent.link import PodIdentity
 
+from .announcer import Announcer
 from .core import Pool
 from .errors import Refusal
 from .grants import pools_lost, resolve_pool
@@ -126,15 +127,21 @@ class Server:
 
     def chunk_added(self, pool_uid: str, chunk: int) -> None:
         """Tell the pool's clients of a new chunk."""
-        for session in self._all_sessions():
-            if session.announcer is not None and session.pool is not None and session.pool.uid == pool_uid:
-                session.announcer.added(chunk)
+        for announcer in self._announcers(pool_uid):
+            announcer.added(chunk)
 
     def chunk_gone(self, pool_uid: str, chunk: int) -> None:
         """Tell the pool's clients that a chunk may be unmapped."""
-        for session in self._all_sessions():
-            if session.announcer is not None and session.pool is not None and session.pool.uid == pool_uid:
-                session.announcer.gone(chunk)
+        for announcer in self._announcers(pool_uid):
+            announcer.gone(chunk)
+
+    def _announcers(self, pool_uid: str) -> list[Announcer]:
+        """Of the pool's sessions now: to tell one may end it."""
+        return [
+            session.announcer
+            for session in self._all_sessions()
+            if session.announcer is not None and session.pool is not None and session.pool.uid == pool_uid
+        ]
 
     def connections(self) -> Counter[str]:
         """Sessions by pool UID."""

@@ -92,6 +92,15 @@ class Session:
             self._channel.send(m.Refused(refusal.code, refusal.message, getattr(message, "request_id", 0)))
             if isinstance(message, m.Hello) or self.pool is None:
                 self._channel.close_when_sent(str(refusal))
+        except BaseException as error:
+            self._broken(error)
+            raise
+
+    def _broken(self, error: BaseException) -> None:
+        """A request met a defect. One of the index, which is no Exception, ends the store."""
+        self._channel.close("internal error")
+        if self._store is not None and not isinstance(error, Exception | asyncio.CancelledError):
+            self._store.fail(error)
 
     def _handle(self, message: m.ToAgent) -> None:
         pool, store, announcer = self.pool, self._store, self._announcer
@@ -200,8 +209,10 @@ class Session:
             reply = await work
         except Refusal as refusal:
             reply = m.Refused(refusal.code, refusal.message, request_id)
-        except Exception:
-            self._channel.close("internal error")  # the task's own report names it
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the task's own report names it
+            self._broken(error)
             raise
         finally:
             self._requests -= 1

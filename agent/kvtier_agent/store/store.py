@@ -22,7 +22,7 @@ from .chunks import Chunks
 from .core import Core, Pool, unix_now
 from .descriptors import Descriptors
 from .edits import Edits
-from .errors import JobFailed, StoreError
+from .errors import IndexBroken, JobFailed, StoreError
 from .gets import Gets
 from .handed import Handed
 from .hugepages import decide_alignment
@@ -230,13 +230,21 @@ class Store:
         """The nvme devices, in the configuration's order."""
         return self._nvme.devices()
 
+    def fail(self, error: BaseException) -> None:
+        """End the store with this error."""
+        if not self.failed.done():
+            known = isinstance(error, StoreError | OSError)
+            self.failed.set_exception(error if known else IndexBroken(error))
+
     async def _recover(self, pool: Pool) -> None:
         try:
             await self._recovery.recover(pool)
             self._on_nvme.discard(pool.uid)
-        except (StoreError, OSError) as error:
-            if not self.failed.done():
-                self.failed.set_exception(error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the index's defects are no Exceptions
+            self.fail(error)
+            raise
         finally:
             del self._recoveries[pool.uid]
 

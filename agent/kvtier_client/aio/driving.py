@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from ..connection import Connection
-from ..copying import PARALLEL_BYTES, Copier, Copies
+from ..copying import Copier, Copies
 from ..failures import Deadline
 from ..flows import Copy, Flow, Pause, Receive, Run, Send, Step
 from ..protocol.messages import ToClient
@@ -47,7 +49,7 @@ async def _carry_out(step: Step, deadline: Deadline, copier: Copier) -> ToClient
         case Copy(copies, parallel):
             await _copy(copies, parallel, copier)
         case Run(work):
-            await _finished([copier.start(work)])
+            await _finished(copier.start(work))
         case Pause(seconds):
             await asyncio.sleep(min(seconds, deadline.remaining()))
     return None
@@ -102,19 +104,18 @@ async def _copy(copies: Copies, parallel: bool, copier: Copier) -> None:
     if copies.bytes <= INLINE_BYTES:
         copies.run()
         return
-    running = [copier.start(copies.run)]
-    if parallel and copies.bytes >= PARALLEL_BYTES:
-        running += copier.help(copies)
-    await _finished(running, copies.stop)
+    # Within a thread of the copier its helpers are asked for as anywhere; those that get no thread are not waited for.
+    await _finished(copier.start(partial(copier.copy, copies) if parallel else copies.run), copies.stop)
 
 
-async def _finished(running: list[Future[None]], stop: Callable[[], None] = lambda: None) -> None:
-    """Until the threads are done. Cancelled, it stops them first, and waits: what they use is the caller's after it."""
-    working = asyncio.gather(*map(asyncio.wrap_future, running))
+async def _finished(working: Future[None], stop: Callable[[], None] = lambda: None) -> None:
+    """Until the thread is done. Cancelled, it stops it first, and waits: what it uses is the caller's after that."""
+    done = asyncio.wrap_future(working)
     try:
-        await asyncio.shield(working)
+        await asyncio.shield(done)
     except asyncio.CancelledError:
         stop()
-        while not working.done():
-            await asyncio.wait([working])
+        while not done.done():
+            with contextlib.suppress(asyncio.CancelledError):  # once is enough
+                await asyncio.wait([done])
         raise

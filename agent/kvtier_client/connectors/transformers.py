@@ -145,13 +145,16 @@ class KVTierCache:
         batch = max(1, min(BATCH_BYTES, self._client.staging_bytes) // stride)
         total = Stored(reached=reach)
         for begin in range(first, len(hashes), batch):
+            last = begin + batch >= len(hashes)
             part = hashes[begin : begin + batch]
             with self._client.staging(len(part) * stride, deadline_s=deadline_s) as memory:
                 rows = np.frombuffer(memory, np.uint8).reshape(len(part), stride)[:, : self.shape.page_bytes]
                 pages_from_layers(self.shape, layers, begin, len(part), rows)
                 pages = [Page(value, row) for value, row in zip(part, rows, strict=True)]
                 parent = hashes[begin - 1] if begin else None
-                stored = self._client.put(self.layout, parent, pages, reach=reach, deadline_s=deadline_s)
+                # How far the last block got, those before it have got.
+                part_reach = reach if last else Reach.DRAM
+                stored = self._client.put(self.layout, parent, pages, reach=part_reach, deadline_s=deadline_s)
             total = Stored(
                 total.stored_pages + stored.stored_pages, total.known_pages + stored.known_pages, stored.reached
             )

@@ -264,7 +264,10 @@ class PutReply(msgspec.Struct, frozen=True, tag="put_reply"):
     known_pages: int
     """Pages that were there already; they are left as they are."""
     reached: Reach | None
-    """How far every stored or known page got; None: not all are in DRAM."""
+    """How far every stored or known page got, with the same full pages of all blocks before; None: not all are in DRAM.
+
+    A page is of no use without those before it, and is lost with them.
+    """
 
 
 class Delete(msgspec.Struct, frozen=True, tag="delete"):

@@ -251,10 +251,10 @@ impl Index {
             let Some(hangs_on) = self.hanger(layout, &block, page) else {
                 return parent_absent(&block, index);
             };
-            if self.slots.used >= at.max_slots || self.pages.is_full() || self.tree.nodes.is_full() {
+            if self.pages.is_full() || self.tree.nodes.is_full() {
                 return Ok(Step::NoSlot);
             }
-            if self.slots.free(class) > 0 {
+            if self.slots.used < at.max_slots && self.slots.free(class) > 0 {
                 break (block, hangs_on);
             }
             if at.marked.is_none() {
@@ -489,7 +489,8 @@ impl Index {
 /// Whether the page may leave DRAM: nothing needs it there, and nothing hangs on it that would go with it.
 pub fn may_leave(pages: &Pages, slots: &Slots, page: u32) -> bool {
     let it = &pages[page];
-    it.pins == 0 && !it.is(MARKED) && (it.kids == 0 || it.is_on_nvme()) && !slots.chunk(it.chunk).retired
+    let may_go = it.is_on_nvme() || (it.kids == 0 && !it.is(MARKED));
+    it.pins == 0 && may_go && !slots.chunk(it.chunk).retired
 }
 
 /// What `reserve` did.

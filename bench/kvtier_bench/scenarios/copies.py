@@ -14,7 +14,7 @@ from typing import Final
 from kvtier_bench import environment, peers
 from kvtier_bench.contenders.contender import Task
 from kvtier_bench.context import Context, Scenario
-from kvtier_bench.figures import Figure
+from kvtier_bench.figures import CannotRun, Figure
 from kvtier_bench.memory import MIB, make_random_file, working_set_bytes
 from kvtier_bench.rival import Rival
 from kvtier_bench.stats import Timings, interleaved
@@ -23,6 +23,7 @@ from kvtier_bench.store import one_pool, running
 PAGE_BYTES: Final = MIB
 BATCH_PAGES: Final = 64
 BATCH_BYTES: Final = PAGE_BYTES * BATCH_PAGES
+FILL_ATTEMPTS: Final = 3
 
 Measure = Callable[[int], float]
 
@@ -56,9 +57,24 @@ class Match:
         """A contender that holds every batch."""
         log = self.context.disk / f"{name}.log"
         with Rival(name, self.task(address), log, *([] if python is None else [python])) as rival:
+            self._fill(rival)
+            yield rival
+
+    def _fill(self, rival: Rival) -> None:
+        """Store every batch, once more where one was evicted meanwhile.
+
+        Raises CannotRun when not all can be had at once.
+        """
+        for attempt in range(FILL_ATTEMPTS):
             for batch in range(self.batches):
                 rival.act("put", batch)
-            yield rival
+            try:
+                for batch in range(self.batches):
+                    rival.act("get", batch)
+                return
+            except CannotRun:
+                if attempt == FILL_ATTEMPTS - 1:
+                    raise
 
     def gets(self, rival: Rival, what: str = "get") -> Measure:
         """Rounds of reading, batch after batch."""

@@ -172,6 +172,8 @@ class ArenaScript:
         """Blocks in each part of a streamed answer."""
         self.before_part: Callable[[int], None] = lambda _: None
         """Called with the number of the part before it is sent."""
+        self.reached: Callable[[Put], Reach | None] = lambda _: Reach.DRAM
+        """How far a put gets."""
         self.new_chunk(1)
 
     def new_chunk(self, chunk_id: int) -> None:
@@ -221,7 +223,7 @@ class ArenaScript:
                     assert staging is not None
                     for page in put.pages:
                         self._store(page.hash, page.page, staging[page.offset : page.offset + page.size])
-                    link.send(PutReply(put.request_id, len(put.pages), 0, Reach.DRAM))
+                    link.send(PutReply(put.request_id, len(put.pages), 0, self.reached(put)))
                 case _:
                     for reply in self._replies(request):
                         link.send(reply)

@@ -107,6 +107,29 @@ async def test_cancelled_put_never_gives_its_staging_to_another(tmp_path: Path) 
     assert open_descriptors() <= before
 
 
+async def test_cancelled_call_ends_when_no_thread_uses_its_memory_any_more(agent: ScriptedAgent) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def visit(first_block: int, views: list[memoryview]) -> None:
+        begun.set()
+        time.sleep(0.3)
+        ended.set()
+        assert (first_block, len(views)) == (0, 2)
+
+    async with AsyncClient(agent.path, deadline_s=10) as client:
+        await client.put(LAYOUT, None, [Page(value, b"x" * 4000) for value in chain(4)])
+        call = asyncio.create_task(client.read(LAYOUT, chain(4), visit))
+        await asyncio.to_thread(begun.wait, 5)
+        for _ in range(3):
+            call.cancel()
+            await asyncio.sleep(0.01)
+        assert not ended.is_set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert ended.is_set()
+        assert (await client.lookup(LAYOUT, chain(4))).whole_blocks == 4
+
+
 async def test_call_past_its_deadline_is_a_miss(tmp_path: Path) -> None:
     with ScriptedAgent(tmp_path / "agent.sock", answer_later) as agent:
         async with AsyncClient(agent.path) as client:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from kvtier_client import Client, PageId, Tier
 from kvtier_client.arena import ChunkMappings
-from kvtier_client.copying import PARALLEL_BYTES, PIECE_BYTES, Copier, Copies
+from kvtier_client.copying import PARALLEL_BYTES, PIECE_BYTES, Copier, Copies, Pace
 from kvtier_client.failures import Failure
 from kvtier_client.memory import address_of, aligned_buffer, aligned_pages
 from kvtier_client.placed import ChunkTable
@@ -260,6 +260,21 @@ def test_copies_are_whole_with_any_number_of_threads(helpers: int, size: int) ->
     copier.copy(Copies(moves, (source, target)))
     copier.close()
     assert (source == target).all()
+
+
+def test_helpers_are_used_where_they_are_faster_and_tried_again_now_and_then() -> None:
+    for fast_with_helpers in (True, False):
+        pace = Pace()
+        used = 0
+        for _ in range(100):
+            helped = pace.with_helpers()
+            used += helped
+            pace.took(helped, 1 << 20, 0.001 if helped == fast_with_helpers else 0.002)
+        assert used > 90 if fast_with_helpers else 3 < used < 10
+    for _ in range(100):  # the cores are idle again
+        helped = pace.with_helpers()
+        pace.took(helped, 1 << 20, 0.001 if helped else 0.002)
+    assert pace.with_helpers()
 
 
 def test_stopped_copies_take_no_further_move() -> None:

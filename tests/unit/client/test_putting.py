@@ -88,6 +88,30 @@ def test_next_piece_is_copied_while_the_agent_takes_one(tmp_path: Path, face: Fa
     assert seen == [True]
 
 
+WINDOW = PageId(1, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "asked"),
+    [
+        ([PageId(), PageId(), PageId()], ["dram", "dram", "flushed"]),
+        ([PageId(0, 1), PageId(), PageId()], ["flushed", "flushed", "flushed"]),
+        ([WINDOW, WINDOW, WINDOW], ["flushed", "flushed", "flushed"]),
+    ],
+    ids=["full-pages", "of-different-shards", "trailing-pages"],
+)
+def test_last_piece_waits_for_all_where_it_can_tell_of_them(
+    agent: ScriptedAgent, arena: ArenaScript, face: Face, kinds: list[PageId], asked: list[str]
+) -> None:
+    arena.reached = lambda put: put.reach
+    data = [Page(value, b"x" * 4000, kind) for value, kind in zip(chain(3), kinds, strict=True)]
+    with face(agent.path, staging_bytes=32 * KIB, deadline_s=5) as client:
+        assert client.put(LAYOUT, None, data, reach=Reach.FLUSHED) == Stored(3, 0, Reach.FLUSHED)
+        assert [put.reach for put in arena.puts] == asked
+        arena.reached = lambda put: None if put is arena.puts[3] else put.reach
+        assert client.put(LAYOUT, None, data, reach=Reach.FLUSHED).reached is None
+
+
 def appears(descriptor: int, what: bytes, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -270,7 +270,7 @@ class Model:
                     break
                 if kept is None:
                     kept = {id(page) for page in self.line(layout, name)}
-                victim = None if evicted else self.victim(lambda page: id(page) in kept)  # noqa: B023
+                victim = None if evicted else self.victim(lambda page: id(page) in kept and page.nvme is None)  # noqa: B023
                 if victim is None:
                     return taken, at, False
                 self.evict(victim)

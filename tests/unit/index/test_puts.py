@@ -144,6 +144,15 @@ def test_reserve_evicts_no_ancestor_of_its_chain() -> None:
     assert pool.index.evicted_pages == 1
 
 
+def test_reserve_evicts_where_no_more_slots_may_be_in_use_although_some_are_free() -> None:
+    pool = Pool(8)
+    pool.store("ab")
+    taken, stopped, busy = pool.index.reserve(LAYOUT, None, pool.given("xy"), 0, 2, 1.0, 2)
+    assert ([index for index, _ in taken], stopped, busy) == ([0, 1], 2, False)
+    assert (pool.index.slots_in_use, pool.index.evicted_pages) == (2, 2)
+    assert pool.found("ab") == ""
+
+
 def test_batch_that_is_committed_before_the_one_above_it_appears_with_that(pool: Pool) -> None:
     above, below = pool.reserve("ab"), pool.reserve("cd", parent="b")
     assert pool.commit(below) == 2

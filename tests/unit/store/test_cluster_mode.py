@@ -318,7 +318,8 @@ def test_dead_attendant_is_replaced_and_the_store_goes_on(cluster: Cluster) -> N
         store = cluster.store.process
         assert store is not None
         children = Path(f"/proc/{store.pid}/task/{store.pid}/children").read_text().split()
-        (attendant,) = [int(pid) for pid in children if int(pid) not in cluster.store.movers()]
+        movers = [*cluster.store.movers(), *cluster.store.device_movers()]
+        (attendant,) = [int(pid) for pid in children if int(pid) not in movers]
         os.kill(attendant, signal.SIGKILL)
         cluster.control.accept()
         assert cluster.control.snapshot(lambda it: it.ready).generation == 1

@@ -32,8 +32,19 @@ def view(
     capacity: int = 100 * MIB,
     crowded: bool = False,
     busy: bool = False,
+    for_load: bool = False,
 ) -> RoomView:
-    return RoomView(OURS, used, used if total is None else total, quota, capacity, PAGE, crowded, busy)
+    return RoomView(
+        OURS,
+        used,
+        used if total is None else total,
+        quota,
+        capacity,
+        PAGE,
+        crowded=crowded,
+        busy=busy,
+        for_load=for_load,
+    )
 
 
 def chunk(
@@ -81,9 +92,13 @@ def test_room_at_the_quota_comes_from_the_pools_own_coldest_idle_chunk() -> None
     assert decide_room(view(used=100 * MIB, capacity=200 * MIB), MIB, chunks) == GiveBack(OURS, 2)
 
 
-def test_chunk_of_the_same_class_is_never_given_back_for_it() -> None:
-    """What could go from it the index would have evicted: the rest is what the new pages hang on."""
+def test_chunk_of_the_same_class_is_given_back_for_pages_from_nvme_only_and_last() -> None:
+    """What could go from it the index would have evicted: a put's pages may hang on the rest."""
     assert isinstance(decide_room(view(used=100 * MIB), PAGE, [chunk(1)]), NoRoom)
+    assert decide_room(view(used=100 * MIB, for_load=True), PAGE, [chunk(1)]) == GiveBack(OURS, 1)
+    both = [chunk(1, 1.0), chunk(2, 2.0, slot_bytes=MIB)]
+    assert decide_room(view(used=100 * MIB, for_load=True), PAGE, both) == GiveBack(OURS, 2)
+    assert isinstance(decide_room(view(used=100 * MIB, for_load=True, busy=True), PAGE, [chunk(1)]), Await)
 
 
 def test_room_at_the_capacity_comes_from_the_coldest_chunk_of_any_pool() -> None:

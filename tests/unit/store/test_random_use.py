@@ -8,10 +8,10 @@ import signal
 import threading
 
 import pytest
-from kvtier_client.protocol.messages import GetReply, Reach, Refused
+from kvtier_client.protocol.messages import Reach, Refused
 
 from tests.unit.store.process import StoreProcess, wait_for
-from tests.unit.store.rawclient import RawClient, content, data_of, hashes_of
+from tests.unit.store.rawclient import Held, RawClient, content, data_of, hashes_of
 
 SIZES = (65_536, 20_000, 150_000)
 STEPS = 80
@@ -61,7 +61,7 @@ class Worker(threading.Thread):
     def _get(self, client: RawClient) -> None:
         blocks = random_chain(self._dice)
         held = client.get(hashes_of(blocks), deadline_ms=self._dice.choice([1, 50, 5000]))
-        assert isinstance(held, GetReply)
+        assert isinstance(held, Held)
         for place, (hash_, data) in zip(held.places, blocks, strict=False):
             if client.read(place) != data:
                 self.wrong.append(hash_)

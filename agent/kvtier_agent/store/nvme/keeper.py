@@ -20,6 +20,9 @@ from .segments import SegmentId
 _DROP_STEP: Final = 500
 """Pages taken out of the index at a stretch."""
 
+_SLACK: Final = 1.1
+_TRIM_SLACK: Final = 4.0
+"""Who lowers a quota rather keeps what is new than what is much used."""
 _VICTIM_POLLS: Final = 500
 _SEAL_POLL_S: Final = 0.01
 _SEAL_POLLS: Final = 6000
@@ -93,20 +96,24 @@ class Keeper:
             and books.total_bytes + size <= books.capacity_bytes
         )
 
-    def victim(self, pool: PoolView, device: Device | None = None) -> Segment | None:
-        """The unit to free for the pool: of its own, sealed and idle, that whose pages are worth least."""
-        mine = [
-            it
+    def victim(self, pool: PoolView, device: Device | None = None, slack: float = _SLACK) -> Segment | None:
+        """The unit to free for the pool: of its own, sealed and idle, that whose pages are worth least.
+
+        Of those that are worth up to `slack` times as much, the oldest.
+        """
+        mine = {
+            it: pool.index.segment_live(it.number)[2]
             for it in self._books.space(pool.uid).segments.values()
             if it.state is SegmentState.SEALED and it.staged and it.io == 0 and (device is None or it.device is device)
-        ]
-        return min(mine, key=lambda it: pool.index.segment_live(it.number)[2], default=None)
+        }
+        limit = min(mine.values(), default=0.0) * slack
+        return min((it for it, worth in mine.items() if worth <= limit), key=lambda it: it.number, default=None)
 
-    async def _next_victim(self, pool: PoolView, device: Device | None) -> Segment | None:
+    async def _next_victim(self, pool: PoolView, device: Device | None, slack: float = _SLACK) -> Segment | None:
         """As `victim`, after waiting for one that is still being sealed; where all are open, one of these is sealed."""
         space = self._books.space(pool.uid)
         for _ in range(_VICTIM_POLLS):
-            victim = self.victim(pool, device)
+            victim = self.victim(pool, device, slack)
             if victim is not None:
                 return victim
             mine = [it for it in space.segments.values() if it.staged and (device is None or it.device is device)]
@@ -194,11 +201,14 @@ class Keeper:
     async def trim(self, pool: PoolView) -> None:
         """Free what a lowered quota no longer allows."""
         over = self._books.used_bytes(pool.uid) - (pool.grant.nvme_quota if pool.grant is not None else 0)
-        while over > 0 and (victim := self.victim(pool)) is not None and await self.free(pool, victim):
-            over -= victim.unit_bytes
         if over > 0:
             for segment in self._books.space(pool.uid).open_segments():
-                self.seal_later(segment)
+                self._books.space(pool.uid).lapse_all(segment)
+            self.seal_idle(pool)
+        while over > 0 and (victim := await self._next_victim(pool, None, _TRIM_SLACK)) is not None:
+            if not await self.free(pool, victim):
+                return
+            over -= victim.unit_bytes
 
     async def flush(self, segments: Iterable[Segment]) -> bool:
         """Whether all that was written to these is flushed."""

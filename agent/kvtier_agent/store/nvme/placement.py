@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STRIPE_BYTES: Final = 16 << 20
 """So much of a chain lies on one device before the next takes over, where there are several."""
 MAX_RESERVE_BYTES: Final = 8 << 20
+"""And an eighth of a unit at most."""
 MIN_RESERVE_BYTES: Final = 128 << 10
 _FIRST_FACTOR: Final = 16
 """A new chain's reservation is so many times its first run: most chains never grow."""
@@ -212,8 +213,8 @@ class Space:
             return None
         size = run_bytes(want.sizes[:pages])
         rest = STRIPE_BYTES - size if striped else STRIPE_BYTES
-        ahead = min(self._ahead(size, budget, grows=bool(want.parents)), rest)
-        if segment.top > HEADER_BYTES and room - size < ahead // 2:
+        ahead = min(self._ahead(segment, size, budget, grows=bool(want.parents)), rest)
+        if pages == len(want.sizes) and segment.top > HEADER_BYTES and room - size < ahead // 2:
             return None
         return Spot(segment, segment.top, pages, size, rest, None, grows=bool(want.parents), striped=striped)
 
@@ -308,7 +309,9 @@ class Space:
         if spot.stripe_left <= 0:
             return stop
         segment = spot.segment
-        wanted = min(self._ahead(spot.run_bytes, budget, grows=spot.grows), spot.stripe_left) // PAGE * PAGE
+        wanted = (
+            min(self._ahead(spot.segment, spot.run_bytes, budget, grows=spot.grows), spot.stripe_left) // PAGE * PAGE
+        )
         at_top = max(stop, old_stop) == segment.top
         if not at_top:
             return old_stop if old_stop - stop >= 2 * PAGE and wanted > 0 else stop
@@ -319,9 +322,10 @@ class Space:
         end = min(stop + wanted, room // PAGE * PAGE)
         return max(end, old_stop) if end - stop >= MIN_RESERVE_BYTES else max(stop, old_stop)
 
-    def _ahead(self, size: int, budget: Budget, *, grows: bool) -> int:
+    def _ahead(self, segment: Segment, size: int, budget: Budget, *, grows: bool) -> int:
         """Bytes to reserve behind a run of this size."""
-        wanted = MAX_RESERVE_BYTES if grows else min(MAX_RESERVE_BYTES, _FIRST_FACTOR * size)
+        most = min(MAX_RESERVE_BYTES, segment.unit_bytes // 8)
+        wanted = most if grows else min(most, _FIRST_FACTOR * size)
         return max(0, min(wanted, budget.reserve_bytes - self.reserved_bytes))
 
     def _shrink_to(self, limit: int) -> None:

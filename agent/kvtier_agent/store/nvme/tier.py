@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -66,7 +67,11 @@ class Nvme:
         self._books = Books(int(config.capacity), devices)
         self._journal = Journal(self._books.oldest_serials)
         self._keeper = Keeper(self._books)
-        self._writer = Writer(self._books, self._keeper)
+        self._owing: Counter[str] = Counter()
+        """By pool, about how many pages were not written that should have been."""
+        self._unlooked: set[str] = set()
+        """Pools that were just recovered: what of their DRAM is not on nvme was owed by the store before."""
+        self._writer = Writer(self._books, self._keeper, self._owe)
         self._loader = Loader(self._books, room)
         self._recovery = Recovery(self._books, self._journal, self._keeper)
         self._cleaner = Cleaner(self._books, self._keeper, self._writer)
@@ -91,16 +96,19 @@ class Nvme:
     async def stage(self, pool: PoolView) -> None:
         """Give the pool's index all that lies on nvme."""
         self._pools[pool.uid] = pool
+        self._unlooked.add(pool.uid)
         await self._recovery.stage(pool)
 
     async def close(self) -> None:
         """Seal what is open, flush, end the movers."""
         self._closing = True
         await self._upkeep.cancel()
+        for segment in list(self._books.segments.values()):
+            self._keeper.seal_later(segment)
         sealing = [
-            task
-            for segment in list(self._books.segments.values())
-            if (task := self._keeper.seal_later(segment)) is not None
+            self._books.tasks.start("seal", self._keeper.seal(it))
+            for it in self._books.segments.values()
+            if it.state is SegmentState.SEALED and it.staged and not it.sealed_on_media
         ]
         if sealing:
             await asyncio.wait(sealing, timeout=_CLOSE_S)
@@ -146,8 +154,7 @@ class Nvme:
 
     def relieve(self, pool: PoolView, slot_bytes: int) -> None:
         """Room runs short: write back what will be evicted next."""
-        grant = pool.grant
-        if grant is not None and grant.admission != "reused" and self.has_place(pool):
+        if self._writes_back(pool):
             self._writer.enqueue_marked(pool, pool.index.next_dirty(slot_bytes, _WRITE_BACK_PAGES))
 
     async def load(self, pool: PoolView, pages: Sequence[int], deadline: float) -> None:
@@ -167,6 +174,8 @@ class Nvme:
     async def purge(self, pool: PoolView) -> None:
         """Make it durable that all the pool has is gone, and free its units once their I/O ends. Raises DeviceError."""
         self._pools.pop(pool.uid, None)
+        del self._owing[pool.uid]
+        self._unlooked.discard(pool.uid)
         self._writer.drop_pool(pool)
         self._cleaner.forget(pool)
         space = self._books.space(pool.uid)
@@ -211,16 +220,37 @@ class Nvme:
         return tuple(it.snapshot(len(it.segments) * it.unit_bytes) for it in self._books.devices)
 
     def _write(self, pool: PoolView, pages: Sequence[int]) -> None:
-        if not self._closing:
+        if self._closing or not pages:
+            return
+        if self._writer.has_place(pool):
             self._writer.enqueue(pool, pages)
+        else:
+            self._owe(pool.uid, len(pages))
 
     def _write_back(self, pool: PoolView, limit: int) -> None:
         """Write what lies in DRAM alone, as far as the policy wants it written at all."""
+        if not self._writes_back(pool):
+            return
+        classes = {chunk[1] for chunk in pool.index.chunks()}
+        begun = sum(self._writer.enqueue_marked(pool, pool.index.next_dirty(it, limit)) for it in classes)
+        self._owing[pool.uid] = max(0, self._owing[pool.uid] - begun) if begun else 0
+
+    def _owe(self, pool_uid: str, pages: int) -> None:
+        self._owing[pool_uid] += pages
+
+    def _writes_back(self, pool: PoolView) -> bool:
+        """Whether what lies in DRAM alone is to be written, beyond what puts hand over.
+
+        With write-through only what a restart or a device that took no writes left behind: a page whose unit was freed
+        had its time on nvme.
+        """
         grant = pool.grant
         if grant is None or grant.admission == "reused" or not self.has_place(pool):
-            return
-        for slot_bytes in {chunk[1] for chunk in pool.index.chunks()}:
-            self._writer.enqueue_marked(pool, pool.index.next_dirty(slot_bytes, limit))
+            return False
+        if pool.uid in self._unlooked:
+            self._unlooked.discard(pool.uid)
+            self._owing[pool.uid] += pool.index.dram_pages
+        return grant.write == "back" or self._owing[pool.uid] > 0
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()

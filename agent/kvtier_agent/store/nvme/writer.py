@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -60,8 +60,9 @@ class _PoolQueue:
 class Writer:
     """Writes. Event loop thread only."""
 
-    def __init__(self, books: Books, keeper: Keeper) -> None:
-        self._books, self._keeper = books, keeper
+    def __init__(self, books: Books, keeper: Keeper, gave_up: Callable[[str, int], None]) -> None:
+        """`gave_up` is called with a pool and how many of its pages no device took."""
+        self._books, self._keeper, self._gave_up = books, keeper, gave_up
         self._queues: dict[str, _PoolQueue] = {}
         self._runs = asyncio.Semaphore(_RUNS_AT_ONCE * max(1, len(books.devices)))
 
@@ -193,6 +194,7 @@ class Writer:
         if spot is None:
             taken = self._take_off(queue, key, group, len(group.pages))
             self._give_up(pool, queue, taken)
+            self._gave_up(pool.uid, len(taken))
             return False
         taken = self._take_off(queue, key, group, spot.pages)
         serial = self._books.next_serial()
@@ -282,6 +284,7 @@ class Writer:
             again = list(pages)
         except (JobFailed, FormatRefused) as error:
             log("write.failed", pool=pool.uid, device=device.name, error=error)
+            self._gave_up(pool.uid, len(pages))
         finally:
             segment.io -= 1
             self._runs.release()
