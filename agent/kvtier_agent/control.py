@@ -115,12 +115,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     tiers: dict[str, TierUse]
     """Empty before it has recovered."""
     pools: tuple[PoolSnapshot, ...]
-    device_errors: dict[str, str] = {}
-    """By device name, the last error of a device that is not in use."""
-    direct_io: dict[str, bool] = {}
-    """By device name, whether its file system takes direct I/O."""
     devices: tuple[DeviceSnapshot, ...] = ()
-    """In the configuration's order. Where it is given, `device_errors` and `direct_io` are not read."""
+    """In the configuration's order."""
     adoption: dict[str, float] = {}
     """What the start found: chunks_adopted, pages_adopted, bytes_adopted, slots_discarded, segments_sealed,
     segments_scanned, pages_recovered, seconds."""

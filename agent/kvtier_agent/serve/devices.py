@@ -9,7 +9,7 @@ from kvtier_crds.conditions import ConditionType, Reason, remedy
 from kvtier_crds.models import DeviceState
 from kvtier_crds.words import Verdict, about
 
-from kvtier_agent.control import DeviceSnapshot, Snapshot
+from kvtier_agent.control import DeviceSnapshot
 from kvtier_agent.control import DeviceState as StoreWord
 from kvtier_agent.quantities import exact
 
@@ -37,21 +37,6 @@ _DEGRADED: Final[dict[StoreWord, tuple[Reason, str]]] = {
 }
 """The worst first; all others are as they should be."""
 READABLE: Final[frozenset[StoreWord]] = frozenset({"ready", "full", "read_only"})
-
-
-def devices_of(snapshot: Snapshot) -> tuple[DeviceSnapshot, ...]:
-    """The devices, also of a store that tells errors and direct I/O alone."""
-    if snapshot.devices:
-        return snapshot.devices
-    return tuple(
-        DeviceSnapshot(
-            name,
-            "failed" if name in snapshot.device_errors else "ready",
-            snapshot.device_errors.get(name, ""),
-            snapshot.direct_io.get(name, False),
-        )
-        for name in sorted({*snapshot.direct_io, *snapshot.device_errors})
-    )
 
 
 def device_status(device: DeviceSnapshot) -> dict[str, Any]:

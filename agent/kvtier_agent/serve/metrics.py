@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from kvtier_agent.control import DeviceSnapshot, PoolSnapshot, Snapshot, TierUse
 from kvtier_agent.serve.attendant import Attendant
-from kvtier_agent.serve.devices import READABLE, STATES, devices_of
+from kvtier_agent.serve.devices import READABLE, STATES
 
 COUNTERS: Final[dict[str, tuple[str, str | None, str]]] = {
     "lookups": ("lookups", None, "Lookups and gets that were answered."),
@@ -100,7 +100,7 @@ def _node_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     for name, help_text, value in _TIER_GAUGES:
         samples = [([tier], value(use)) for tier, use in snapshot.tiers.items()]
         yield _gauge(f"tier_{name}", f"{help_text}, over all pools of the node.", ["tier"], samples)
-    yield from _device_metrics(devices_of(snapshot))
+    yield from _device_metrics(snapshot.devices)
     for figure, amount in snapshot.adoption.items():
         meaning = ADOPTION.get(figure, f"The store's figure {figure} of its start.")
         yield _gauge(f"adoption_{figure}", meaning, [], [([], amount)])

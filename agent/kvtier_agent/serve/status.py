@@ -14,14 +14,14 @@ from kvtier_agent.cachenode import CacheNode
 from kvtier_agent.conditions import to_conditions
 from kvtier_agent.control import PoolSnapshot, Snapshot, TierUse
 from kvtier_agent.quantities import exact
-from kvtier_agent.serve.devices import decide_degraded, device_status, devices_of
+from kvtier_agent.serve.devices import decide_degraded, device_status
 
 
 def build_status(snapshot: Snapshot | None, cache_node: CacheNode, now: datetime) -> dict[str, Any]:
     """All fields of the status that the store owns. None: the store has not said anything yet."""
     verdicts = [
         decide_ready(snapshot, cache_node),
-        decide_degraded(devices_of(snapshot) if snapshot else ()),
+        decide_degraded(snapshot.devices if snapshot else ()),
         decide_drained(snapshot, cache_node),
     ]
     return {
@@ -96,7 +96,7 @@ def _figures(snapshot: Snapshot) -> dict[str, Any]:
             }
             for pool in snapshot.pools
         ],
-        "devices": [device_status(device) for device in devices_of(snapshot)],
+        "devices": [device_status(device) for device in snapshot.devices],
     }
 
 

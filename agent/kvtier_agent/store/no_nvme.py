@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from kvtier_client.protocol.messages import Reach, Report
 
+from kvtier_agent.control import DeviceSnapshot
+
 from .ports import PoolView
 
 
@@ -79,14 +81,6 @@ class NoNvme:
         del pool_uid
         return 0
 
-    def device_errors(self) -> dict[str, str]:
-        """No devices."""
-        return {}
-
-    def device_states(self) -> dict[str, str]:
-        """No devices."""
-        return {}
-
-    def direct_io(self) -> dict[str, bool]:
-        """No devices."""
-        return {}
+    def devices(self) -> tuple[DeviceSnapshot, ...]:
+        """There are none."""
+        return ()

@@ -1,4 +1,4 @@
-"""The link to kvtier-node: asks for this node, and takes pods' listening sockets from it."""
+"""The link to kvtier-node: asks for this node, and takes pods' listening sockets and raw devices from it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ import os
 import socket
 from typing import Final
 
-from kvtier_agent.link import Listener, ListenerGone, NodeRefusal, NodeWelcome, StoreHello, ToStore
+from kvtier_agent.link import (
+    Device,
+    DeviceAbsent,
+    Listener,
+    ListenerGone,
+    NodeRefusal,
+    NodeWelcome,
+    StoreHello,
+    ToStore,
+    WantDevice,
+)
 
 from .channel import Channel
+from .handed import Handed
 from .log import log
 from .server import Identity, Server
 
@@ -24,8 +35,9 @@ class NodeLink:
     When it is lost, listeners and sessions serve on; listeners that come again replace the earlier ones.
     """
 
-    def __init__(self, path: str, tier_class: str, server: Server) -> None:
-        self._path, self._tier_class, self._server = path, tier_class, server
+    def __init__(self, path: str, tier_class: str, server: Server, handed: Handed) -> None:
+        self._path, self._tier_class, self._server, self._handed = path, tier_class, server, handed
+        handed.want = self._want
         self._channel: Channel[ToStore] | None = None
         self._ended = asyncio.Event()
         self._attempts = 0
@@ -64,7 +76,7 @@ class NodeLink:
             raise
         self._channel = Channel(sock, ToStore, self._received, self._closed, fd_limit=1024)
         self._named.clear()
-        self._channel.send(StoreHello(self._tier_class))
+        self._channel.send(StoreHello(self._tier_class, devices=self._handed.names()))
 
     def _received(self, message: ToStore) -> None:
         assert self._channel is not None
@@ -77,8 +89,27 @@ class NodeLink:
             self._channel.close(f"refused: {message.message}")
         elif isinstance(message, ListenerGone):
             self._remove(message.volume_id)
-        elif isinstance(message, Listener):
+        elif isinstance(message, DeviceAbsent):
+            log("device.absent", device=message.name, error=message.message)
+            self._handed.lacks(message.name, message.message)
+        elif isinstance(message, Device):
+            self._take_device(message)
+        else:
             self._listen(message)
+
+    def _take_device(self, message: Device) -> None:
+        assert self._channel is not None
+        fd = self._channel.take_fd()
+        if fd is None:
+            self._channel.close("a device came without its descriptor")
+            return
+        log("device.handed", device=message.name)
+        self._handed.arrived(message.name, fd)
+
+    def _want(self, name: str) -> None:
+        """Ask for a device anew; without a link, the next hello does."""
+        if self._channel is not None and not self.message:
+            self._channel.send(WantDevice(name))
 
     def _listen(self, message: Listener) -> None:
         assert self._channel is not None

@@ -18,7 +18,7 @@ from typing import Protocol
 from kvtier_client.protocol.messages import Reach, Report
 from kvtier_index import Index
 
-from kvtier_agent.control import PoolGrant
+from kvtier_agent.control import DeviceSnapshot, PoolGrant
 
 from .aio import Signal
 
@@ -114,11 +114,5 @@ class NvmeTier(Protocol):
     def used_bytes(self, pool_uid: str) -> int:
         """Bytes of units that the pool has."""
 
-    def device_errors(self) -> dict[str, str]:
-        """By name, the last error of each device that is not wholly in use, and what to do."""
-
-    def device_states(self) -> dict[str, str]:
-        """By name: opening, ready, slow, full, read_only, failed, refused."""
-
-    def direct_io(self) -> dict[str, bool]:
-        """By name, whether it takes direct I/O."""
+    def devices(self) -> tuple[DeviceSnapshot, ...]:
+        """Each device, in the configuration's order."""

@@ -16,6 +16,7 @@ from kvtier_agent.control import SetPools, Snapshot
 
 from .aio import Tasks
 from .attendant import ATTENDANT, Attendant
+from .handed import Handed
 from .locks import FileLock
 from .log import log
 from .nodelink import NodeLink
@@ -38,7 +39,12 @@ class Service:
         self._config = config
         self._server = Server()
         self._attendant = Attendant(config_path, self._set_pools, attendant)
-        self._link = NodeLink(config.node_socket, config.tier_class or "", self._server) if config.node_socket else None
+        self._handed = Handed()
+        self._link = (
+            NodeLink(config.node_socket, config.tier_class or "", self._server, self._handed)
+            if config.node_socket
+            else None
+        )
         self._store: Store | None = None
         self._tasks = Tasks()
         self._latest = set_pools_of(config) if config.pools else None
@@ -66,7 +72,7 @@ class Service:
                 return
             if not await _finished(settle_arena(arena, _LOCK_WAIT_S), stopped):
                 return
-            self._store = store = Store(self._config)
+            self._store = store = Store(self._config, self._handed)
             if await _finished(store.start(self._server.chunk_added, self._server.chunk_gone), stopped):
                 self._server.store = store
                 self._tasks.start("pools", self._apply_pools())
@@ -88,6 +94,7 @@ class Service:
         await self._tasks.cancel()
         if self._store is not None:
             await self._store.close()
+        self._handed.close()
         for pool in self._config.pools:
             with contextlib.suppress(OSError):
                 Path(pool.socket).unlink()
@@ -156,8 +163,7 @@ class Service:
             node=node,
             tiers=store.tiers(),
             pools=tuple(store.pool_snapshot(pool, connections[pool.uid]) for pool in store.served()),
-            device_errors=store.device_errors(),
-            direct_io=store.direct_io(),
+            devices=store.devices(),
         )
 
     def _not_ready(self) -> str:

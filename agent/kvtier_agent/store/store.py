@@ -15,7 +15,7 @@ from typing import Final
 from kvtier_client.protocol.messages import Report, Tier
 
 from kvtier_agent.config import StoreConfig
-from kvtier_agent.control import PoolGrant, PoolSnapshot, SetPools, TierUse
+from kvtier_agent.control import DeviceSnapshot, PoolGrant, PoolSnapshot, SetPools, TierUse
 
 from .arena_format import PAGE, is_pool_uid
 from .chunks import Chunks
@@ -24,6 +24,7 @@ from .descriptors import Descriptors
 from .edits import Edits
 from .errors import IndexBroken, JobFailed, StoreError
 from .gets import Gets
+from .handed import Handed
 from .hugepages import decide_alignment
 from .log import log
 from .movers import COPY, Movers
@@ -45,7 +46,7 @@ ChunkTold = Callable[[str, int], None]
 class Store:
     """All pools of one node. Event loop thread only."""
 
-    def __init__(self, config: StoreConfig) -> None:
+    def __init__(self, config: StoreConfig, handed: Handed) -> None:
         """The caller has the arena's locks (`recovery.settle_arena`). Raises HugePagesMissing, OSError."""
         arena_path = Path(config.arena.path)
         found = list_chunks(arena_path)
@@ -55,7 +56,9 @@ class Store:
         self._core = Core(config, self.movers, Chunks(first_number(it.id for it in found)), alignment)
         self._room = Room(self._core)
         self._core.nvme = self._nvme = (
-            Nvme(config.nvme, arena_path, self._room) if config.nvme is not None else NoNvme()
+            Nvme(config.nvme, arena_path, self._room, handed=handed if strict else None)
+            if config.nvme is not None
+            else NoNvme()
         )
         self.edits = Edits(self._core)
         self._touches = Touches(self._core)
@@ -223,13 +226,9 @@ class Store:
         """Whether every granted pool is served."""
         return all(pool.recovered for pool in self._core.pools.values() if pool.grant is not None)
 
-    def device_errors(self) -> dict[str, str]:
-        """By name, why a device is not in use."""
-        return self._nvme.device_errors()
-
-    def direct_io(self) -> dict[str, bool]:
-        """By name, whether a device takes direct I/O."""
-        return self._nvme.direct_io()
+    def devices(self) -> tuple[DeviceSnapshot, ...]:
+        """The nvme devices, in the configuration's order."""
+        return self._nvme.devices()
 
     def fail(self, error: BaseException) -> None:
         """End the store with this error."""

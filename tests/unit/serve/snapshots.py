@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtier_agent.control import PoolSnapshot, Snapshot, TierUse
+from kvtier_agent.control import DeviceSnapshot, PoolSnapshot, Snapshot, TierUse
 
 MIB = 1 << 20
 COUNTER_NAMES = """
@@ -43,7 +43,7 @@ def snapshot(**fields: Any) -> Snapshot:
             "node": "n1",
             "tiers": {"dram": TierUse(1536 * MIB, 300 * MIB, 40), "nvme": TierUse(2048 * MIB, 700 * MIB, 90)},
             "pools": (pool(),),
-            "direct_io": {"d0": True},
+            "devices": (DeviceSnapshot("d0", "ready"),),
         }
         | fields
     )

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 from kvtier_agent.control import DeviceSnapshot, DeviceState
-from kvtier_agent.serve.devices import DEGRADED_LIMIT, STATES, decide_degraded, device_status, devices_of
+from kvtier_agent.serve.devices import DEGRADED_LIMIT, STATES, decide_degraded, device_status
 from kvtier_crds import models
 from kvtier_crds.conditions import CONDITIONS
-
-from tests.unit.serve.snapshots import snapshot
 
 CHECK = "check the disk (dmesg, smartctl) and replace it if it is worn out; it is taken back by itself"
 
@@ -85,8 +83,3 @@ def test_many_long_messages_leave_room_for_the_remedy() -> None:
     verdict = decide_degraded([DeviceSnapshot(f"d{number}", "failed", "x" * 5000) for number in range(32)])
     assert len(verdict.message) == DEGRADED_LIMIT
     assert verdict.message.endswith(CHECK)
-
-
-def test_store_that_tells_errors_alone_has_devices_too() -> None:
-    seen = snapshot(direct_io={"d0": True}, device_errors={"d1": "gone"})
-    assert devices_of(seen) == (DeviceSnapshot("d0", "ready"), DeviceSnapshot("d1", "failed", "gone", direct_io=False))

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
 
-from kvtier_agent.link import Listener, ListenerGone, NodeRefusal, NodeWelcome, PodIdentity, StoreHello
+from kvtier_agent.link import (
+    Device,
+    DeviceAbsent,
+    Listener,
+    ListenerGone,
+    NodeRefusal,
+    NodeWelcome,
+    PodIdentity,
+    StoreHello,
+)
 from kvtier_client.protocol.frames import FrameDecoder, encode_frame
 
 from tests.unit.store.process import WAIT_S
@@ -59,6 +69,19 @@ class NodePeer:
     def unpublish(self, name: str) -> None:
         self.pods.pop(f"volume-{name}")[1].close()
         self._send(ListenerGone(f"volume-{name}"))
+
+    def hand_over(self, name: str, path: str) -> None:
+        """A raw device, opened as kvtier-node does, and kept by the store alone."""
+        assert self._connection is not None
+        fd = os.open(path, os.O_RDWR | os.O_EXCL | os.O_DIRECT)
+        try:
+            socket.send_fds(self._connection, [encode_frame(Device(name))], [fd])
+        finally:
+            os.close(fd)
+
+    def lack(self, name: str, message: str) -> None:
+        """A raw device that cannot be handed over."""
+        self._send(DeviceAbsent(name, message))
 
     def hang_up(self) -> None:
         if self._connection is not None:

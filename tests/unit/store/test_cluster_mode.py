@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from kvtier_agent.control import ServiceAccount
 from kvtier_client.protocol.messages import PROTOCOL_VERSIONS, Hello, HelloReply, Reach, RefusalCode, Refused
 
+from tests.unit.node.loop_devices import WITH_LOOP_DEVICES, Disk, disk_below
 from tests.unit.store.conftest import MakeStore
 from tests.unit.store.nodepeer import NodePeer
 from tests.unit.store.process import POOL, Controller, StoreProcess, grant, wait_for
@@ -92,7 +94,7 @@ def test_granted_pod_is_served_and_seen_in_the_snapshot(cluster: Cluster) -> Non
     assert {tier: use.pages for tier, use in pool.tiers.items()} == {"dram": 10, "nvme": 10}
     assert snapshot.tiers["dram"].capacity_bytes == 8 << 20
     assert snapshot.tiers["dram"].used_bytes == 10 * 65_536
-    assert "d0" in snapshot.direct_io
+    assert [(device.name, device.state) for device in snapshot.devices] == [("d0", "ready")]
     expected = {"lookups": 1, "blocks_asked": 11, "blocks_hit": 10, "puts": 1, "pages_stored": 10}
     expected |= {"bytes_stored": 655_360, "pages_written_nvme": 10, "pages_read_nvme": 0, "puts_refused": 0}
     assert expected.items() <= pool.counters.items()
@@ -390,3 +392,38 @@ def test_device_that_fails_is_closed_with_its_error_and_the_store_serves_on(clus
             blocks = chain(name, 5)
             client.put(None, blocks)
             assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+@WITH_LOOP_DEVICES
+def test_raw_device_that_kvtier_node_hands_over_keeps_blocks_across_a_kill(cluster: Cluster, tmp_path: Path) -> None:
+    with disk_below(tmp_path, mib=64) as disk:
+        cluster.store.config["nvme"] = {"capacity": "64Mi", "devices": [{"name": "raw", "path": disk.device}]}
+        cluster.start()
+        path = cluster.pod()
+        cluster.node.lack("raw", "it does not exist on node node-1")
+        cluster.control.set_pools(1, grant())
+        blocks = chain("a", 20)
+        with cluster.connect(path) as client:
+            absent = cluster.control.snapshot(lambda it: it.ready)
+            assert [(device.state, device.message) for device in absent.devices] == [
+                ("gone", "it does not exist on node node-1")
+            ]
+            cluster.node.hand_over("raw", disk.node)
+            cluster.control.snapshot(lambda it: [device.state for device in it.devices] == ["ready"])
+            client.put(None, blocks, reach=Reach.FLUSHED)
+        cluster.store.kill()
+        shutil.rmtree(cluster.store.arena)
+        cluster.store.arena.mkdir()
+        cluster.start()
+        wait_for("the killed store's movers to let go", lambda: handed_over(cluster, disk))
+        cluster.control.set_pools(1, grant())
+        with cluster.connect(path) as client:
+            assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+def handed_over(cluster: Cluster, disk: Disk) -> bool:
+    try:
+        cluster.node.hand_over("raw", disk.node)
+    except OSError:
+        return False
+    return True

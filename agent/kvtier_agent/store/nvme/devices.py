@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtier_agent.config import DeviceConfig
+from kvtier_agent.control import DeviceSnapshot
 
 from ..aio import Tasks
 from ..errors import DeviceError, FormatRefused, JobFailed
+from ..handed import Handed
 from ..jobs import Ready
 from ..log import log
 from ..movers import Kind, Movers
@@ -62,12 +64,22 @@ class _DeviceMovers(Movers):
 class Device:
     """One device. Event loop thread only."""
 
-    def __init__(self, config: DeviceConfig, capacity_bytes: int, arena: Path, bounce_fd: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        config: DeviceConfig,
+        capacity_bytes: int,
+        arena: Path,
+        bounce_fd: int,
+        limits: Limits,
+        handed: Handed | None = None,
+    ) -> None:
+        """`handed`: where a raw device comes from that another process opens; None: it is opened here."""
         self.name, self.path = config.name, Path(config.path)
         self._initialize, self._capacity = config.initialize, capacity_bytes
         self._bounce_fd, self.limits = bounce_fd, limits
-        self.handed_fd: int | None = None
-        """Of the open device, where another process opened it for us."""
+        self._handed, self._started = handed, False
+        self._handed_fd: int | None = None
+        """Of the open device, where another process opened it for us; owned by `handed`."""
         kind = Kind(
             f"dev-{config.name}",
             "kvtier_agent.store.nvme.io_mover",
@@ -98,8 +110,33 @@ class Device:
         self.on_opened: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Start the mover; it opens the device."""
-        self._movers.start()
+        """Start the mover; it opens the device, or waits until it is handed over."""
+        if self._handed is not None:
+            self._handed.take(self.name, self)
+        else:
+            self._movers.start()
+
+    def hand(self, fd: int) -> None:
+        """The open device: the mover begins, or begins anew, with it."""
+        self._handed_fd = fd
+        self._opening_until = self._now() + 2 * self.limits.open_s
+        if self._started:
+            self._movers.restart()
+        else:
+            self._started = True
+            self._movers.start()
+
+    def lacks(self, message: str) -> None:
+        """It cannot be handed over now."""
+        if self._handed_fd is None:
+            self.health.gone(message, self._now())
+
+    def snapshot(self, used_bytes: int) -> DeviceSnapshot:
+        """Its state now."""
+        health = self.health
+        return DeviceSnapshot(
+            self.name, health.state.value, health.error, self.direct, self.units * self.unit_bytes, used_bytes
+        )
 
     async def opened(self) -> bool:
         """Whether the device was opened, waiting for at most `limits.open_s`."""
@@ -221,12 +258,21 @@ class Device:
             return
         step = self.health.due(now)
         if step is Retry.REOPEN and now >= self._opening_until:
-            self._opening_until = now + 2 * self.limits.open_s
-            self._movers.restart()
+            self._reopen(now)
         elif step is Retry.ROOM:
             self.health.recovered()
         elif step is Retry.PROBE and not late:
             self._tasks.start("probe", self._probe())
+
+    def _reopen(self, now: float) -> None:
+        """Have a new mover open the device; one that was handed over has to be handed over again first."""
+        self._opening_until = now + 2 * self.limits.open_s
+        if self._handed is None:
+            self._movers.restart()
+        elif self._handed_fd is not None:
+            self._handed_fd = None
+            self._movers.restart()  # its descriptors go with it
+            self._handed.give_up(self.name)
 
     async def _probe(self) -> None:
         write = self.health.state is DeviceState.READ_ONLY
@@ -264,9 +310,11 @@ class Device:
 
     async def _open(self) -> None:
         """Look at the device. One that was in use before has to be the same."""
+        if self._handed is not None and self._handed_fd is None:
+            return
         jobs_first: list[tuple[Any, int | None]] = [(jobs.TakeBounce(self.next_id()), self._bounce_fd)]
-        if self.handed_fd is not None:
-            jobs_first.append((jobs.TakeDevice(self.next_id()), self.handed_fd))
+        if self._handed_fd is not None:
+            jobs_first.append((jobs.TakeDevice(self.next_id()), self._handed_fd))
         known = self.superblock.uuid if self.superblock is not None else b""
         try:
             for job, fd in jobs_first:

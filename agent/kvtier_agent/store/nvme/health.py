@@ -24,6 +24,8 @@ class DeviceState(StrEnum):
     READ_ONLY = "read_only"
     SLOW = "slow"
     """A request did not come back in time: a miss and no write until it answers again."""
+    GONE = "gone"
+    """It is not there, or no more."""
     FAILED = "failed"
     REFUSED = "refused"
     """It is not ours, or not the one that was here."""
@@ -100,6 +102,10 @@ class Health:
     def open_failed(self, message: str, now: float) -> None:
         """It could not be opened."""
         self._enter(DeviceState.FAILED, message, now)
+
+    def gone(self, message: str, now: float) -> None:
+        """It is not there, by the word of whoever would hand it over."""
+        self._enter(DeviceState.GONE, message, now)
 
     def read_failed(self, number: int, message: str, now: float) -> None:
         """A read was refused whole."""

@@ -12,8 +12,10 @@ from typing import Final
 from kvtier_client.protocol.messages import Reach, Report
 
 from kvtier_agent.config import NvmeConfig
+from kvtier_agent.control import DeviceSnapshot
 
 from ..aio import Tasks
+from ..handed import Handed
 from ..log import log
 from ..ports import PoolView, SlotRoom
 from .books import Books
@@ -29,6 +31,7 @@ from .records import Expired, Purged, deleted_records
 from .recovery import Recovery
 from .writer import Writer
 
+_RAW: Final = "/dev/"
 _TICK_S: Final = 0.1
 _UPKEEP_S: Final = 0.5
 _WRITE_BACK_PAGES: Final = 500
@@ -39,10 +42,28 @@ _CLOSE_S: Final = 15.0
 class Nvme:
     """All devices, for all pools. Event loop thread only."""
 
-    def __init__(self, config: NvmeConfig, arena: Path, room: SlotRoom, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        config: NvmeConfig,
+        arena: Path,
+        room: SlotRoom,
+        limits: Limits | None = None,
+        handed: Handed | None = None,
+    ) -> None:
+        """`handed`: brings the devices below /dev, in a cluster; None: they are opened here like folders."""
         share = int(config.capacity) // len(config.devices)
         self._bounce_fd = make_bounce()
-        devices = [Device(it, share, arena, self._bounce_fd, limits or Limits()) for it in config.devices]
+        devices = [
+            Device(
+                it,
+                share,
+                arena,
+                self._bounce_fd,
+                limits or Limits(),
+                handed if it.path.startswith(_RAW) else None,
+            )
+            for it in config.devices
+        ]
         self._books = Books(int(config.capacity), devices)
         self._journal = Journal(self._books.oldest_serials)
         self._keeper = Keeper(self._books)
@@ -194,17 +215,9 @@ class Nvme:
         """Of units that the pool has."""
         return self._books.used_bytes(pool_uid)
 
-    def device_errors(self) -> dict[str, str]:
-        """By name, what is wrong with each device that is not wholly in use."""
-        return {it.name: it.health.error for it in self._books.devices if it.health.error}
-
-    def device_states(self) -> dict[str, str]:
-        """By name."""
-        return {it.name: it.health.state.value for it in self._books.devices}
-
-    def direct_io(self) -> dict[str, bool]:
-        """By name, of those that were opened."""
-        return {it.name: it.direct for it in self._books.devices if it.superblock is not None}
+    def devices(self) -> tuple[DeviceSnapshot, ...]:
+        """Each device, in the configuration's order."""
+        return tuple(it.snapshot(len(it.segments) * it.unit_bytes) for it in self._books.devices)
 
     def _write(self, pool: PoolView, pages: Sequence[int]) -> None:
         if self._closing or not pages:
