@@ -244,7 +244,7 @@ class Cleaner:
         self, pool: PoolView, spot: Spot, pages: Sequence[int], refs: Sequence[Ref], places: Sequence[int]
     ) -> None:
         segment = spot.segment
-        segment.device.written_mark += 1
+        segment.device.wrote(spot.run_bytes)
         segment.mark = segment.device.written_mark
         segment.runs.append((spot.offset, run_header_bytes(spot.pages)))
         size = 0

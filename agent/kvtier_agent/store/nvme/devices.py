@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -28,6 +29,9 @@ DEPTH: Final = 8
 """Requests that a device has in flight."""
 BOUNCE_BYTES: Final = 16 << 20
 """Memory through which the cleaner moves pages."""
+
+
+_COUNTERS: Final = ("reads", "read_bytes", "writes", "written_bytes", "errors", "late")
 
 
 class Priority(IntEnum):
@@ -91,6 +95,7 @@ class Device:
         self._tasks = Tasks()
         self.health = Health()
         self.estimate = Estimator()
+        self.counters: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self.superblock: Superblock | None = None
         self.direct = False
         self.segments: dict[int, Segment] = {}
@@ -135,7 +140,13 @@ class Device:
         """Its state now."""
         health = self.health
         return DeviceSnapshot(
-            self.name, health.state.value, health.error, self.direct, self.units * self.unit_bytes, used_bytes
+            self.name,
+            health.state.value,
+            health.error,
+            self.direct,
+            self.units * self.unit_bytes,
+            used_bytes,
+            dict(self.counters),
         )
 
     async def opened(self) -> bool:
@@ -200,6 +211,7 @@ class Device:
         try:
             parts = await self._movers.run(job, priority, on_part=on_part)
         except DeviceError as error:
+            self.counters["errors"] += 1
             self._failed(error, reading=reading)
             raise
         else:
@@ -209,6 +221,12 @@ class Device:
         finally:
             self._in_flight[reading] -= 1
             self._last_back[reading] = self._now()
+
+    def wrote(self, size: int) -> None:
+        """A run is written, and not yet flushed."""
+        self.written_mark += 1
+        self.counters["writes"] += 1
+        self.counters["written_bytes"] += size
 
     def next_id(self) -> int:
         """For a new job."""
@@ -246,6 +264,7 @@ class Device:
         ]
         if late and self.health.readable:
             self._late_since = now
+            self.counters["late"] += 1
             what = "a read" if True in late else "a write"
             self.health.late(
                 f"{what} did not come back within {self.limits.late_s:g} s; tried again with back-off", now
@@ -328,7 +347,8 @@ class Device:
             return
         except JobFailed as error:
             self._opening_until = 0.0
-            self.health.open_failed(f"{error}; tried again with back-off", self._now())
+            number = error.errno if isinstance(error, DeviceError) else 0
+            self.health.open_failed(f"{error}; tried again with back-off", self._now(), number)
             log("device.open_failed", device=self.name, path=self.path, error=error)
             return
         assert isinstance(opened, jobs.Opened)

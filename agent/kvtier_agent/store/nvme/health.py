@@ -99,9 +99,9 @@ class Health:
         if self.readable:
             self._enter(DeviceState.SLOW, message, now)
 
-    def open_failed(self, message: str, now: float) -> None:
+    def open_failed(self, message: str, now: float, number: int = 0) -> None:
         """It could not be opened."""
-        self._enter(DeviceState.FAILED, message, now)
+        self._enter(_lost(number), message, now)
 
     def gone(self, message: str, now: float) -> None:
         """It is not there, by the word of whoever would hand it over."""
@@ -111,7 +111,7 @@ class Health:
         """A read was refused whole."""
         self._read_errors += 1
         if self.readable and (number in _GONE or self._read_errors >= _READ_ERRORS):
-            self._enter(DeviceState.FAILED, message, now)
+            self._enter(_lost(number), message, now)
 
     def read_succeeded(self) -> None:
         """A read came back."""
@@ -123,7 +123,7 @@ class Health:
             if self.state is DeviceState.READY:
                 self._enter(DeviceState.FULL, message, now)
         elif number in _GONE:
-            self._enter(DeviceState.FAILED, message, now)
+            self._enter(_lost(number), message, now)
         elif self.readable:
             self._enter(DeviceState.READ_ONLY, message, now)
 
@@ -154,3 +154,7 @@ class Health:
     def _wait(self, now: float) -> None:
         self._retry_at = now + _BACKOFF_S[min(self._attempts, len(_BACKOFF_S) - 1)]
         self._attempts += 1
+
+
+def _lost(number: int) -> DeviceState:
+    return DeviceState.GONE if number in _GONE else DeviceState.FAILED

@@ -221,7 +221,7 @@ class DeviceMover:
             chunk.begin(ref.slot, ref.generation)
             slots.append(chunk.payload(ref.slot, round_up(ref.size, PAGE)))
         started = time.monotonic()
-        failed = self._scatter(self._device.superblock.unit_at(job.unit), job.offset, refs, slots)
+        failed = self._scatter(self._device.superblock.unit_at(job.unit), job.offset, job.size, refs, slots)
         took = time.monotonic() - started
         bad = []
         for index, (ref, chunk, slot) in enumerate(zip(refs, maps, slots, strict=True)):
@@ -233,7 +233,9 @@ class DeviceMover:
                 bad.append(index)
         return [jobs.Moved(job.id, bad, sorted(failed), took)]
 
-    def _scatter(self, start: int, offset: int, refs: Sequence[Ref], slots: Sequence[memoryview]) -> set[int]:
+    def _scatter(
+        self, start: int, offset: int, size: int, refs: Sequence[Ref], slots: Sequence[memoryview]
+    ) -> set[int]:
         """One request for all; where the device refuses that, one for each page. Indices of what was not read.
 
         Raises OSError when it reads none.
@@ -245,6 +247,8 @@ class DeviceMover:
                 pieces += self._skip(ref.offset - at)
             pieces.append(slot)
             at = ref.offset + len(slot)
+        if offset + size > at:
+            pieces += self._skip(offset + size - at)
         try:
             read_all(self._device.fd, pieces, start + offset)
         except OSError:

@@ -96,6 +96,8 @@ class Read(msgspec.Struct, frozen=True, tag="read"):
     unit: int
     offset: int
     """In the unit, of the first payload."""
+    size: int
+    """Of the whole request; what lies behind the last page is read and thrown away."""
     refs: bytes
     begun: int
     """CLOCK_MONOTONIC in nanoseconds, when the slots were taken."""

@@ -41,7 +41,10 @@ class Loader:
         while left:
             plan = pool.index.read_plan(left, REQUEST_BYTES, _MAX_PIECES, MAX_GAP_BYTES, time.time())
             readable = True
-            for segment, offset, size, taken in plan:
+            for (segment, offset, size, taken), following in zip(plan, [*plan[1:], None], strict=False):
+                if following is not None and following[0] == segment:
+                    gap = following[1] - offset - size
+                    size += gap if 0 < gap <= MAX_GAP_BYTES else 0  # the device sees one stretch
                 readable = self._submit(pool, segment, offset, size, taken, under_way) and readable
             if not readable:
                 break  # what comes behind a block that is a miss is of no use
@@ -75,7 +78,9 @@ class Loader:
             pool.progress.fire()
             return False
         device = segment.device
-        job = jobs.Read(device.next_id(), pool.uid, segment.unit, offset, pool.index.refs(pages), time.monotonic_ns())
+        job = jobs.Read(
+            device.next_id(), pool.uid, segment.unit, offset, size, pool.index.refs(pages), time.monotonic_ns()
+        )
         segment.io += 1
         under_way.append(self._books.tasks.start("load", self._read(pool, number, size, pages, job)))
         return True
@@ -99,6 +104,8 @@ class Loader:
         finally:
             device.estimate.ended(size, loop.time(), good=bool(good))
             segment.io -= 1
+            device.counters["reads"] += 1
+            device.counters["read_bytes"] += size
             read_bytes = sum(place[2] for page in good if (place := pool.index.place_of(page)) is not None)
             pool.index.finish_read(good, bad + (failed if good else []), [] if good else failed)
             pool.counters["pages_read_nvme"] += len(good)

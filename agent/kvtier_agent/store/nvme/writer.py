@@ -23,7 +23,7 @@ from .books import Books
 from .devices import Priority
 from .keeper import Keeper
 from .placement import Segment, SegmentState, Spot, Want
-from .segments import MAX_RUN_PAGES, run_header_bytes, run_places
+from .segments import MAX_RUN_PAGES, run_bytes, run_header_bytes, run_places
 
 _RUNS_AT_ONCE: Final = 4
 """For each device."""
@@ -323,7 +323,7 @@ class Writer:
         if segment.state is SegmentState.GONE:
             return None
         device = segment.device
-        device.written_mark += 1
+        device.wrote(run_bytes(sizes))
         segment.mark = device.written_mark
         segment.runs.append((offset, run_header_bytes(len(pages))))
         pool.index.written(pages, segment.number, run_places(offset, sizes))

@@ -113,9 +113,11 @@ class Bench:
     def stage(self, *, segment: SegmentId = SEGMENT, unit: int = 0) -> list[jobs.Staged]:
         return self.run(jobs.StageUnit, unit, segment.pool_uid, segment.sequence, segment.nonce)
 
-    def read(self, refs: list[Ref], offset: int, unit: int = 0) -> jobs.Moved:
+    def read(self, refs: list[Ref], offset: int, unit: int = 0, *, more: int = 0) -> jobs.Moved:
+        """`more`: bytes behind the last page that are read too."""
         packed = b"".join(map(encode_ref, refs))
-        (moved,) = self.run(jobs.Read, POOL, unit, offset, packed, time.monotonic_ns())
+        size = refs[-1].offset + self.padded(refs[-1].size) - offset + more
+        (moved,) = self.run(jobs.Read, POOL, unit, offset, size, packed, time.monotonic_ns())
         assert isinstance(moved, jobs.Moved)
         return moved
 

@@ -142,7 +142,7 @@ async def test_device_that_goes_and_comes_back_is_used_again(make_device: MakeDe
     folder.rename(away)
     device.health.read_failed(19, "gone", asyncio.get_running_loop().time())
     await _until(lambda: "No such file" in device.health.error)
-    assert device.health.state is DeviceState.FAILED
+    assert device.health.state is DeviceState.GONE
     away.rename(folder)
     await _until(lambda: device.health.state is DeviceState.READY)
 

@@ -30,7 +30,7 @@ def test_opened_device_is_ready(health: Health) -> None:
         (errno.ENOSPC, DeviceState.FULL, (True, True, False), Retry.ROOM),
         (errno.EROFS, DeviceState.READ_ONLY, (True, False, False), Retry.PROBE),
         (errno.EIO, DeviceState.READ_ONLY, (True, False, False), Retry.PROBE),
-        (errno.ENODEV, DeviceState.FAILED, (False, False, False), Retry.REOPEN),
+        (errno.ENODEV, DeviceState.GONE, (False, False, False), Retry.REOPEN),
     ],
 )
 def test_write_error_says_what_the_device_is_for(
@@ -58,9 +58,9 @@ def test_three_reads_that_fail_in_a_row_are_a_failed_device(health: Health) -> N
     assert health.state is DeviceState.FAILED
 
 
-def test_device_that_is_gone_is_failed_at_once(health: Health) -> None:
+def test_device_that_is_gone_is_so_at_once(health: Health) -> None:
     health.read_failed(errno.ENXIO, "gone", 0.0)
-    assert health.state is DeviceState.FAILED
+    assert health.state is DeviceState.GONE
 
 
 def test_late_device_is_neither_read_nor_written(health: Health) -> None:

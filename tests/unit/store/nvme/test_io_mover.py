@@ -51,7 +51,7 @@ def test_one_read_goes_across_runs_and_their_headers(opened: Bench) -> None:
     first = _written(opened, range(4))
     second = _written(opened, range(4, 8), PAGE + run_bytes([SIZE] * 4))
     refs = _moved_to(first + second, 20)
-    assert opened.read(refs, refs[0].offset).bad == []
+    assert opened.read(refs, refs[0].offset, more=3 * PAGE).bad == []
     assert [bytes(opened.chunk.payload(20 + it, SIZE)) for it in range(8)] == [payload_of(it, SIZE) for it in range(8)]
 
 
