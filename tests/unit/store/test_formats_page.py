@@ -14,6 +14,15 @@ from kvtier_agent.store.arena_format import (
     encode_slot_fields,
 )
 from kvtier_agent.store.checksums import page_checksum, payload_digest
+from kvtier_agent.store.nvme.device import Superblock, encode_superblock
+from kvtier_agent.store.nvme.segments import (
+    SegmentId,
+    encode_run_header,
+    encode_segment_header,
+    make_entries,
+    run_bytes,
+)
+from kvtier_agent.store.refs import Ref
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
 LAYOUT, HASH, PAYLOAD = b"L" * 32, b"h" * 16, b"hello"
@@ -59,3 +68,30 @@ def test_example_of_a_slot_header_is_what_the_code_writes() -> None:
     header = struct.pack("<QQ", commit_word(7, fields), 7) + fields
     assert len(header) == LAST_USE_AT
     check_dump(dump, (header + struct.pack("<I", 1_700_000_000)).ljust(SLOT_HEADER_BYTES, b"\0"))
+
+
+def test_example_of_a_device_and_a_run_is_what_the_code_writes() -> None:
+    superblock, header, run = blocks("### A run in bytes")
+    check_dump(superblock, encode_superblock(Superblock(b"u" * 16, 4 << 20, 15, 64 << 10, 256 << 10, 1 << 20)))
+    segment = SegmentId("pool-1", 9, b"nonce-08")
+    check_dump(header, encode_segment_header(segment, 3, 4 << 20))
+    page = Ref(
+        LAYOUT,
+        HASH,
+        b"",
+        payload_digest(PAYLOAD),
+        generation=7,
+        payload_offset=0,
+        stored_at=1_700_000_000,
+        size=len(PAYLOAD),
+        group=1,
+        trailing=0,
+        chunk=0,
+        slot=0,
+        depth=0,
+        segment=0,
+        offset=0,
+        shard=2,
+    )
+    entries = make_entries(segment, [page], 4096, 12)
+    check_dump(run, encode_run_header(segment, LAYOUT, entries, 4096, run_bytes([len(PAYLOAD)]), 12))
