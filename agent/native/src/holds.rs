@@ -6,6 +6,7 @@ use crate::find::Wanted;
 use crate::index::Index;
 use crate::keys::Key;
 use crate::pages::{ATTACHED, FILLING};
+use crate::policy::{MISSING_LOOKED_AT, Request};
 use crate::tree::is_node;
 
 /// The pages of the leading whole blocks of a request. Plain data: the index has the pins.
@@ -65,7 +66,25 @@ impl Index {
             held.below.push(is_below);
         }
         self.use_pages(&held.pages, now);
+        if self.policy.wants_requests() {
+            let nodes: Vec<u32> = (0..leading.blocks).filter_map(|block| leading.node(block)).collect();
+            self.tell_request(layout, &nodes, &hashes[leading.blocks..]);
+        }
         Ok(held)
+    }
+
+    /// Tell the policy of a request for a chain: its nodes that are there, and the hashes that follow them.
+    fn tell_request(&mut self, layout: u16, nodes: &[u32], missing: &[&[u8]]) {
+        let known = nodes.last().map_or(0, |&node| self.tree.nodes[node].depth as usize + 1);
+        let digests: Vec<u64> =
+            missing.iter().take(MISSING_LOOKED_AT).map(|hash| self.tree.digest(layout, hash)).collect();
+        self.policy.begin(&Request { asked: known + missing.len(), known, missing: &digests });
+        nodes.iter().for_each(|&node| self.touch_block(node));
+    }
+
+    /// The running request hit the block.
+    pub fn touch_block(&mut self, node: u32) {
+        self.policy.touch(node, self.tree.digest_of(node), self.tree.nodes[node].depth as usize);
     }
 
     /// The pages that are needed of each block, whose nodes `node_of` knows where there are any.
@@ -239,6 +258,9 @@ impl Index {
         let nodes = self.present_nodes(layout, hashes)?;
         let pages: Vec<u32> = nodes.iter().flat_map(|&node| self.pages_of(node)).collect();
         self.use_pages(&pages, now);
+        if let (Some(&first), true) = (nodes.first(), self.policy.wants_requests()) {
+            self.tell_request(self.tree.nodes[first].layout, &nodes, &[]);
+        }
         Ok(())
     }
 

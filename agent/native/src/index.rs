@@ -6,11 +6,11 @@ use crate::column::NONE;
 use crate::error::{Result, value};
 use crate::keys::{Keys, LAYOUT_BYTES, MAX_HASH_BYTES};
 use crate::pages::{ALIVE, ATTACHED, DELETED, FILLING, MARKED, NO_CHUNK, Page, Pages, RESIDENT, WAITING, WRITING};
-use crate::policy::Policy;
+use crate::policy::{Policy, Seat};
 use crate::recovery::Recovery;
 use crate::segments::Segments;
 use crate::slots::Slots;
-use crate::tree::{Tree, is_node};
+use crate::tree::{Birth, Tree, is_node};
 
 /// A packed PageRef.
 pub const REF_BYTES: usize = 236;
@@ -129,6 +129,13 @@ impl Index {
         self.pages_of(node).any(|page| self.pages[page].is_present())
     }
 
+    /// A node that was not there.
+    pub fn add_node(&mut self, layout: u16, hash: &[u8], birth: Birth) -> u32 {
+        let node = self.tree.add(layout, hash, birth);
+        self.policy.reset_block(node);
+        node
+    }
+
     /// A page of the node that nothing knows yet; the key was acquired for it.
     pub fn add_page(&mut self, node: u32, key: u16, size: u32, used_at: u32) -> u32 {
         let page = self.pages.add(Page::new(node, key, size));
@@ -146,6 +153,12 @@ impl Index {
         if parent != NONE {
             self.pages[parent].kids += 1;
         }
+    }
+
+    /// Where an attached page belongs, for the policy.
+    pub fn seat(&self, page: u32) -> Seat {
+        let it = &self.pages[page];
+        Seat { page, class: it.slot_bytes(), node: it.node, above: self.tree.nodes[it.node].parent }
     }
 
     /// The page may be found now: it could not before. Counts its block.
@@ -238,26 +251,31 @@ impl Index {
         }
         self.dram_pages += 1;
         self.dram_bytes += u64::from(class);
+        if !self.pages[page].is(ATTACHED) {
+            return;
+        }
         let beside = if parent != NONE && self.pages[parent].slot_bytes() == class { parent } else { NONE };
-        self.policy.arrived(page, class, beside);
-        if !was_present && self.pages[page].is(ATTACHED) {
+        self.policy.arrived(self.seat(page), beside);
+        if !was_present {
             self.appeared(page);
         }
     }
 
     /// The page's slot, if it has one, may be taken again. Does not look at what becomes of the page.
     fn free_slot(&mut self, page: u32) {
-        let it = &mut self.pages[page];
-        if it.chunk == NO_CHUNK {
+        if self.pages[page].chunk == NO_CHUNK {
             return;
         }
+        if self.pages[page].is(RESIDENT | ATTACHED) {
+            self.policy.left(self.seat(page));
+        }
+        let it = &mut self.pages[page];
         let (chunk, slot, class) = (it.chunk, it.slot, it.slot_bytes());
         let busy = it.is(FILLING) || it.pins > 0;
         let resident = it.is_resident();
         it.chunk = NO_CHUNK;
         it.clear(FILLING | RESIDENT | WAITING);
         if resident {
-            self.policy.left(page, class);
             self.dram_pages -= 1;
             self.dram_bytes -= u64::from(class);
         }
@@ -389,6 +407,9 @@ impl Index {
         if self.pages[page].is_present() {
             self.vanished(page);
         }
+        if self.pages[page].is_resident() {
+            self.policy.left(self.seat(page));
+        }
         if self.pages[page].pins > 0 {
             let remains = self.remains_of(page);
             self.remains.insert(page, remains);
@@ -449,6 +470,7 @@ impl Index {
     pub fn settle_node(&mut self, mut node: u32) {
         while is_node(node) && self.tree.nodes[node].pages == NONE {
             let parent = self.tree.nodes[node].parent;
+            self.policy.reset_block(node);
             if self.tree.nodes[node].first_child == NONE {
                 self.tree.remove(node);
             } else if is_node(parent) && self.has_many_bare_nodes() {
@@ -640,10 +662,16 @@ impl Index {
         self.tree.check();
         self.slots.check();
         self.segments.check(&self.pages);
-        let is_alive = |page: u32| self.pages[page].is(ALIVE);
-        let listed =
-            |page: u32| (is_alive(page) && self.pages[page].is_resident()).then(|| self.pages[page].slot_bytes());
-        self.policy.check(self.pages.end(), listed);
+        let resident = |page: u32| self.pages[page].is(ALIVE | ATTACHED | RESIDENT);
+        let class_of = |page: u32| resident(page).then(|| self.pages[page].slot_bytes());
+        let resident_of = |node: u32| self.pages_of(node).filter(|&page| resident(page)).count();
+        let state_of = |node: u32| {
+            if !self.tree.is_there(node) {
+                return (0, 0);
+            }
+            (resident_of(node), self.tree.children(node).filter(|&child| resident_of(child) > 0).count())
+        };
+        self.policy.check(self.pages.end(), class_of, self.tree.nodes.end(), state_of);
         let (mut blocks, mut attached, mut paged) = (0, 0, 0);
         for node in (0..self.tree.nodes.end()).filter(|&node| self.tree.is_there(node)) {
             blocks += u64::from(self.has_present(node));

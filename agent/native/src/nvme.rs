@@ -7,6 +7,7 @@ use crate::error::{Result, value};
 use crate::index::Index;
 use crate::keys::fingerprint;
 use crate::pages::{ATTACHED, DELETED, FILLING, Page, WRITING};
+use crate::policy::Victim;
 use crate::tree::is_node;
 
 const UNIT: u64 = 4096;
@@ -154,10 +155,24 @@ impl Index {
         self.pin(page);
     }
 
+    /// Pages of this class that the policy evicts next, of so many pages or blocks.
+    fn coldest_pages(&self, class: u32, limit: usize) -> Vec<u32> {
+        let mut pages = Vec::new();
+        for victim in self.policy.coldest(class, limit) {
+            match victim {
+                Victim::Page(page) => pages.push(page),
+                Victim::Block(node) => {
+                    pages.extend(self.pages_of(node).filter(|&page| self.pages[page].slot_bytes() == class));
+                }
+            }
+        }
+        pages
+    }
+
     /// What the policy evicts next of what lies in DRAM only, up to `limit` pages, ancestors before descendants.
     pub fn next_dirty(&mut self, class: u32, limit: usize) -> Vec<u32> {
         let mut found = Vec::new();
-        for page in self.policy.coldest(class, limit.saturating_mul(4)) {
+        for page in self.coldest_pages(class, limit.saturating_mul(4)) {
             let mut path = Vec::new();
             let mut above = page;
             while above != NONE && is_dirty(&self.pages[above]) && path.len() < limit - found.len() {
@@ -300,7 +315,7 @@ impl Index {
         self.segments.tidy(&self.pages, place);
         let segment = self.segments.get(place);
         let sample = self.segments.sample(&self.pages, place, SAMPLE);
-        let sum: f64 = sample.iter().map(|&page| self.policy.worth(page, self.now_s())).sum();
+        let sum: f64 = sample.iter().map(|&page| self.worth_of(page)).sum();
         let mean = if sample.is_empty() { 0.0 } else { sum / sample.len() as f64 };
         (segment.live, segment.live_bytes, mean * f64::from(segment.live))
     }
@@ -348,11 +363,15 @@ impl Index {
     /// What each page is worth; infinite while a pod pins it.
     pub fn worth(&self, pages: &[u32]) -> Result<Vec<f64>> {
         self.check_pages(pages)?;
-        let now = self.now_s();
-        let worth = |&page: &u32| {
-            if self.is_kept(page) { f64::INFINITY } else { self.policy.worth(page, now) }
-        };
-        Ok(pages.iter().map(worth).collect())
+        Ok(pages.iter().map(|&page| self.worth_of(page)).collect())
+    }
+
+    fn worth_of(&self, page: u32) -> f64 {
+        if self.is_kept(page) {
+            return f64::INFINITY;
+        }
+        let node = self.pages[page].node;
+        if node == NONE { 0.0 } else { self.policy.worth(page, node, self.now_s()) }
     }
 
     /// Contiguous runs on nvme of the chain that ends here, and its bytes there.

@@ -1,240 +1,200 @@
-//! Which page leaves DRAM next, and what each page is worth. Knows pages by number only.
+//! Which pages leave DRAM next, and what each is worth. Knows pages and blocks by number only.
 //!
-//! Leaf-first LRU: one list of resident pages per size class, coldest first. Whoever uses a chain names its pages from
-//! the last to the first, so that ancestors stand behind their descendants.
+//! The index reports what happens; it owns the tree. `lru` ranks pages, `default` (`hazard`) ranks blocks.
 
-use std::collections::HashMap;
+mod classes;
+mod hazard;
+mod lives;
+mod lru;
+mod model;
+mod shelves;
 
-use crate::column::{Column, NONE};
+use hazard::Hazard;
+use lru::Lru;
 
-/// The page stands in no list.
-const OUT: u32 = NONE - 1;
-/// A search for a victim looks at so many pages at most; what it passed is not looked at again soon.
-const MAX_STEPS: usize = 16_384;
-
-struct Link {
-    colder: u32,
-    warmer: u32,
-    /// Unix seconds of the last use.
-    used: u32,
+/// What the policy gives up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    Page(u32),
+    /// All of the block's pages that can go.
+    Block(u32),
 }
 
+/// Where a page that came to DRAM, or leaves it, belongs.
 #[derive(Clone, Copy)]
-struct List {
-    coldest: u32,
-    warmest: u32,
+pub struct Seat {
+    pub page: u32,
+    /// Bytes of its slot.
+    pub class: u32,
+    pub node: u32,
+    /// The parent's node, or none: see `tree::is_node`.
+    pub above: u32,
 }
 
-pub struct Policy {
-    links: Column<Link>,
-    lists: HashMap<u32, List>,
+/// One request, or one put, for the chain of a block.
+pub struct Request<'a> {
+    /// Blocks of the chain up to the last one asked for.
+    pub asked: usize,
+    /// Of these, the leading ones that are there.
+    pub known: usize,
+    /// Digests of the blocks that follow those, as far as is worth looking.
+    pub missing: &'a [u64],
+}
+
+/// Of a request, so many missing blocks are looked at.
+pub const MISSING_LOOKED_AT: usize = 4096;
+
+/// The policy of one pool.
+pub enum Policy {
+    Lru(Lru),
+    Hazard(Box<Hazard>),
 }
 
 impl Policy {
     /// The policy of this name.
     pub fn new(name: &str) -> Option<Self> {
-        matches!(name, "lru" | "default").then(|| Policy { links: Column::new(), lists: HashMap::new() })
+        match name {
+            "lru" => Some(Policy::Lru(Lru::new())),
+            "default" => Some(Policy::Hazard(Box::new(Hazard::new()))),
+            _ => None,
+        }
     }
 
-    /// The number names a new page, stored or last used at `now`.
+    /// The number names a new block, or one that has no pages any more.
+    pub fn reset_block(&mut self, node: u32) {
+        if let Policy::Hazard(hazard) = self {
+            hazard.reset(node);
+        }
+    }
+
+    /// The number names a new page, stored or last used at `now`, unix seconds.
     pub fn born(&mut self, page: u32, now: u32) {
-        while self.links.len() <= page as usize {
-            self.links.push(Link { colder: OUT, warmer: NONE, used: 0 });
-        }
-        let link = &mut self.links[page];
-        debug_assert_eq!(link.colder, OUT);
-        link.used = now;
-    }
-
-    /// The page is resident now, in a slot of this class: colder than its parent, if that is, else the warmest.
-    pub fn arrived(&mut self, page: u32, class: u32, parent: u32) {
-        if parent == NONE || self.links[parent].colder == OUT {
-            self.push_warmest(page, class);
-            return;
-        }
-        let colder = self.links[parent].colder;
-        self.links[page].colder = colder;
-        self.links[page].warmer = parent;
-        self.links[parent].colder = page;
-        match colder {
-            NONE => self.lists.get_mut(&class).expect("the parent is in the list").coldest = page,
-            colder => self.links[colder].warmer = page,
+        if let Policy::Lru(lru) = self {
+            lru.born(page, now);
         }
     }
 
-    /// The page is not resident any more. Without effect if it was not.
-    pub fn left(&mut self, page: u32, class: u32) {
-        let Link { colder, warmer, .. } = self.links[page];
-        if colder == OUT {
-            return;
+    /// A request begins: `touch` for its blocks, or `insert` for those it stores, follow.
+    pub fn begin(&mut self, request: &Request) {
+        if let Policy::Hazard(hazard) = self {
+            hazard.begin(request);
         }
-        let list = self.lists.get_mut(&class).expect("the page is in a list");
-        match colder {
-            NONE => list.coldest = warmer,
-            colder => self.links[colder].warmer = warmer,
-        }
-        match warmer {
-            NONE => list.warmest = colder,
-            warmer => self.links[warmer].colder = colder,
-        }
-        self.links[page].colder = OUT;
     }
 
-    /// A request was served the page, or stored something below it.
+    /// The running request hit this block, `position` blocks from the root.
+    pub fn touch(&mut self, node: u32, digest: u64, position: usize) {
+        if let Policy::Hazard(hazard) = self {
+            hazard.touch(node, digest, position);
+        }
+    }
+
+    /// The running request stores this block, unless it is known already.
+    pub fn insert(&mut self, node: u32, digest: u64, position: usize) {
+        if let Policy::Hazard(hazard) = self {
+            hazard.insert(node, digest, position);
+        }
+    }
+
+    /// Whether requests have to be told, block by block.
+    pub fn wants_requests(&self) -> bool {
+        matches!(self, Policy::Hazard(_))
+    }
+
+    /// Whether the block was of use so lately that a put below it tells nothing new.
+    pub fn is_fresh(&self, node: u32) -> bool {
+        match self {
+            Policy::Lru(_) => false,
+            Policy::Hazard(hazard) => hazard.is_fresh(node),
+        }
+    }
+
+    /// The page is of use. Pages of a chain are named from the last to the first.
     pub fn used(&mut self, page: u32, class: u32, now: u32) {
-        self.links[page].used = now;
-        self.warm(page, class);
+        if let Policy::Lru(lru) = self {
+            lru.used(page, class, now);
+        }
+    }
+
+    /// The page is resident now; `parent`: the resident page of its class that it hangs on, or NONE.
+    pub fn arrived(&mut self, seat: Seat, parent: u32) {
+        match self {
+            Policy::Lru(lru) => lru.arrived(seat.page, seat.class, parent),
+            Policy::Hazard(hazard) => hazard.arrived(seat),
+        }
+    }
+
+    /// The page is not resident any more, or not in the tree. Without effect if it had not arrived.
+    pub fn left(&mut self, seat: Seat) {
+        match self {
+            Policy::Lru(lru) => lru.left(seat.page, seat.class),
+            Policy::Hazard(hazard) => hazard.left(seat),
+        }
     }
 
     /// The page is of less use than any that is used.
-    pub fn demote(&mut self, page: u32, class: u32) {
-        if self.links[page].colder == OUT {
-            return;
+    pub fn demote(&mut self, page: u32, class: u32, node: u32) {
+        match self {
+            Policy::Lru(lru) => lru.demote(page, class),
+            Policy::Hazard(hazard) => hazard.demote(page, node),
         }
-        self.left(page, class);
-        let list = self.lists.get_mut(&class).expect("the page was in a list");
-        let next = list.coldest;
-        list.coldest = page;
-        if next == NONE {
-            list.warmest = page;
-        } else {
-            self.links[next].colder = page;
-        }
-        self.links[page].colder = NONE;
-        self.links[page].warmer = next;
     }
 
-    /// The page of this class that is to leave DRAM next.
+    /// What of this class is to leave DRAM next.
     ///
-    /// `may_leave` says whether a page can: it is not pinned, and nothing hangs on it.
-    pub fn victim(&mut self, class: u32, may_leave: impl Fn(u32) -> bool) -> Option<u32> {
-        let steps = MAX_STEPS;
-        let mut last = NONE;
-        for _ in 0..steps {
-            let page = self.lists.get(&class)?.coldest;
-            if page == NONE || page == last {
-                return None;
-            }
-            if may_leave(page) {
-                return Some(page);
-            }
-            if last == NONE {
-                last = page;
-            }
-            self.warm(page, class);
-        }
-        None
-    }
-
-    /// Up to `limit` pages of this class, those first that leave first.
-    pub fn coldest(&self, class: u32, limit: usize) -> Vec<u32> {
-        let mut found = Vec::new();
-        let mut page = self.lists.get(&class).map_or(NONE, |list| list.coldest);
-        while page != NONE && found.len() < limit {
-            found.push(page);
-            page = self.links[page].warmer;
-        }
-        found
-    }
-
-    /// What the page is worth, comparable within the pool: larger is kept.
-    pub fn worth(&self, page: u32, now: u32) -> f64 {
-        1.0 / (1.0 + f64::from(now.saturating_sub(self.links[page].used)))
-    }
-
-    pub fn last_use(&self, page: u32) -> u32 {
-        self.links[page].used
-    }
-
-    fn warm(&mut self, page: u32, class: u32) {
-        if self.links[page].colder != OUT {
-            self.left(page, class);
-            self.push_warmest(page, class);
+    /// `may_leave`: whether a page can, being resident and of the class; `any_may_leave`: whether one of a block's can.
+    pub fn victim(
+        &mut self,
+        class: u32,
+        may_leave: impl Fn(u32) -> bool,
+        any_may_leave: impl Fn(u32) -> bool,
+    ) -> Option<Victim> {
+        match self {
+            Policy::Lru(lru) => lru.victim(class, may_leave).map(Victim::Page),
+            Policy::Hazard(hazard) => hazard.victim(class, &may_leave, &any_may_leave),
         }
     }
 
-    fn push_warmest(&mut self, page: u32, class: u32) {
-        let list = self.lists.entry(class).or_insert(List { coldest: NONE, warmest: NONE });
-        let colder = list.warmest;
-        list.warmest = page;
-        if colder == NONE {
-            list.coldest = page;
-        } else {
-            self.links[colder].warmer = page;
+    /// Up to `limit` pages or blocks, those first that leave first.
+    pub fn coldest(&self, class: u32, limit: usize) -> Vec<Victim> {
+        match self {
+            Policy::Lru(lru) => lru.coldest(class, limit).into_iter().map(Victim::Page).collect(),
+            Policy::Hazard(hazard) => hazard.coldest(class, limit).into_iter().map(Victim::Block).collect(),
         }
-        self.links[page].colder = colder;
-        self.links[page].warmer = NONE;
+    }
+
+    /// What keeping the page is worth, comparable within the pool: larger is kept.
+    pub fn worth(&self, page: u32, node: u32, now: u32) -> f64 {
+        match self {
+            Policy::Lru(lru) => lru.worth(page, now),
+            Policy::Hazard(hazard) => hazard.worth(node),
+        }
+    }
+
+    /// After recovery: the block was of use `rank` blocks after the first one of `total`.
+    pub fn recovered(&mut self, node: u32, position: usize, is_last: bool, rank: usize, total: usize) {
+        if let Policy::Hazard(hazard) = self {
+            hazard.recovered(node, position, is_last, rank, total);
+        }
     }
 
     pub fn heap_bytes(&self) -> usize {
-        self.links.heap_bytes() + self.lists.capacity() * 13
-    }
-
-    /// Panic unless exactly the pages that `is_listed` names stand in the list of their class.
-    pub fn check(&self, pages: u32, class_of: impl Fn(u32) -> Option<u32>) {
-        let mut listed = 0;
-        for (&class, list) in &self.lists {
-            let (mut colder, mut page) = (NONE, list.coldest);
-            while page != NONE {
-                assert_eq!(self.links[page].colder, colder, "a list is linked wrongly");
-                assert_eq!(class_of(page), Some(class), "a page stands in a wrong list");
-                listed += 1;
-                (colder, page) = (page, self.links[page].warmer);
-            }
-            assert_eq!(list.warmest, colder);
+        match self {
+            Policy::Lru(lru) => lru.heap_bytes(),
+            Policy::Hazard(hazard) => hazard.heap_bytes(),
         }
-        assert_eq!((0..pages).filter(|&page| class_of(page).is_some()).count(), listed);
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CLASS: u32 = 4096;
-
-    fn policy(pages: u32) -> Policy {
-        let mut policy = Policy::new("lru").unwrap();
-        for page in 0..pages {
-            policy.born(page, page);
-            policy.arrived(page, CLASS, NONE);
+    /// Panic unless what is listed is what `class_of` a page, or what is known of each block, says.
+    pub fn check(
+        &self,
+        pages: u32,
+        class_of: impl Fn(u32) -> Option<u32>,
+        nodes: u32,
+        state_of: impl Fn(u32) -> (usize, usize),
+    ) {
+        match self {
+            Policy::Lru(lru) => lru.check(pages, class_of),
+            Policy::Hazard(hazard) => hazard.check(nodes, state_of),
         }
-        policy
-    }
-
-    fn order(policy: &Policy) -> Vec<u32> {
-        policy.coldest(CLASS, 99)
-    }
-
-    #[test]
-    fn coldest_page_that_may_leave_is_the_victim() {
-        let mut policy = policy(4);
-        policy.used(0, CLASS, 9);
-        assert_eq!(order(&policy), [1, 2, 3, 0]);
-        assert_eq!(policy.victim(CLASS, |page| page == 3), Some(3));
-        assert_eq!(policy.victim(CLASS, |_| false), None);
-        assert_eq!(policy.victim(8192, |_| true), None);
-    }
-
-    #[test]
-    fn page_below_a_resident_one_stands_before_it() {
-        let mut policy = policy(2);
-        policy.born(2, 5);
-        policy.arrived(2, CLASS, 0);
-        assert_eq!(order(&policy), [2, 0, 1]);
-        policy.left(0, CLASS);
-        policy.born(3, 5);
-        policy.arrived(3, CLASS, 0);
-        assert_eq!(order(&policy), [2, 1, 3]);
-        policy.demote(3, CLASS);
-        assert_eq!(order(&policy), [3, 2, 1]);
-        policy.check(4, |page| (page != 0).then_some(CLASS));
-    }
-
-    #[test]
-    fn recently_used_page_is_worth_more() {
-        let policy = policy(3);
-        assert!(policy.worth(2, 10) > policy.worth(0, 10));
-        assert_eq!(policy.worth(2, 2), policy.worth(2, 0));
     }
 }

@@ -6,7 +6,8 @@ use crate::column::NONE;
 use crate::error::{Code, Error, Result, malformed, refused, value};
 use crate::index::Index;
 use crate::keys::{Key, LAYOUT_BYTES, check_hash_length, fingerprint};
-use crate::pages::{ALIVE, ATTACHED, FILLING, MARKED, Pages, WAITING, WRITING, slot_bytes};
+use crate::pages::{ALIVE, ATTACHED, FILLING, MARKED, Pages, RESIDENT, WAITING, WRITING, slot_bytes};
+use crate::policy::{MISSING_LOOKED_AT, Request, Victim};
 use crate::slots::Slots;
 use crate::tree::{Birth, UNKNOWN, is_node};
 
@@ -184,18 +185,21 @@ impl Index {
     /// Take slots for the new ones of `pages` from `start` on, evicting where allowed.
     ///
     /// Stops at the first that gets none, that someone else stores, or when `max_slots` are in use. The rest of the put is
-    /// as `check_put` found it, or is refused.
+    /// as `check_put` found it, or is refused. `ahead`: pages of the put that follow `pages`, in a later call.
+    #[allow(clippy::too_many_arguments)]
     pub fn reserve(
         &mut self,
         layout: &[u8],
         parent: Option<&[u8]>,
         pages: &[Given],
         start: usize,
+        ahead: usize,
         now: f64,
         max_slots: u64,
     ) -> Result<Reserved> {
         let print = fingerprint(layout)?;
-        let mut at = Reserving { print, now, seconds: self.tick(now), max_slots, marked: None };
+        let seconds = self.tick(now);
+        let mut at = Reserving { print, now, seconds, max_slots, ahead, has_begun: false, marked: None };
         let mut reserved = Reserved { taken: Vec::new(), stopped: pages.len(), is_busy: false };
         let mut hash: Option<&[u8]> = None;
         let mut above = parent_before(parent, pages, start);
@@ -205,7 +209,7 @@ impl Index {
                 above = Some(last);
             }
             hash = Some(page.hash);
-            match self.reserve_page(&mut at, above, page, index) {
+            match self.reserve_page(&mut at, above, pages, index) {
                 Ok(Step::Taken(number)) => {
                     reserved.taken.push((index, number));
                     continue;
@@ -227,7 +231,14 @@ impl Index {
         }
     }
 
-    fn reserve_page(&mut self, at: &mut Reserving, parent: Option<&[u8]>, page: &Given, index: usize) -> Result<Step> {
+    fn reserve_page(
+        &mut self,
+        at: &mut Reserving,
+        parent: Option<&[u8]>,
+        given: &[Given],
+        index: usize,
+    ) -> Result<Step> {
+        let page = &given[index];
         check_size(page, index)?;
         if parent == Some(page.hash) {
             return malformed(index, "a block is its own parent");
@@ -271,6 +282,10 @@ impl Index {
         if hangs_on != NONE && self.pages[hangs_on].is_present() {
             self.warm_above(hangs_on, at.seconds);
         }
+        if self.policy.wants_requests() && !at.has_begun {
+            at.has_begun = true;
+            self.begin_put(at, &block, given, index);
+        }
         let node = self.place_block(&at.print, &block, page, index, at.seconds)?;
         let layout = self.tree.nodes[node].layout;
         let key = match self.keys.acquire(page.key, index) {
@@ -283,10 +298,45 @@ impl Index {
         self.tree.layouts.get_mut(layout).set_kind(page.key);
         let number = self.add_page(node, key, page.size, at.seconds);
         self.hang(number, hangs_on);
+        if at.has_begun {
+            self.policy.insert(node, self.tree.digest_of(node), self.tree.nodes[node].depth as usize);
+        }
         self.pin(number);
         let has_slot = self.take_slot(number, at.now);
         assert!(has_slot, "a free slot could not be taken");
         Ok(Step::Taken(number))
+    }
+
+    /// Tell the policy of a put whose first new page is at `index`; and, unless it knows, of the use of what is before.
+    fn begin_put(&mut self, at: &Reserving, block: &Block, given: &[Given], index: usize) {
+        let mut hashes: Vec<&[u8]> = given[index..].iter().map(|page| page.hash).collect();
+        let pages = hashes.len();
+        hashes.dedup();
+        let behind = at.ahead.div_ceil((pages / hashes.len()).max(1));
+        let layout = self.tree.layouts.find(&at.print);
+        let looked_at = hashes.iter().take(MISSING_LOOKED_AT);
+        let missing: Vec<u64> =
+            layout.map_or_else(Vec::new, |layout| looked_at.map(|hash| self.tree.digest(layout, hash)).collect());
+        let above = if block.node == NONE { block.above } else { self.tree.nodes[block.node].parent };
+        let known = if is_node(above) { self.tree.nodes[above].depth as usize + 1 } else { 0 };
+        let asked = known + hashes.len() + behind;
+        self.policy.begin(&Request { asked, known, missing: &missing });
+        if is_node(above) && !self.policy.is_fresh(above) {
+            self.touch_chain(above);
+        }
+    }
+
+    /// The running request is for this block and all before it.
+    fn touch_chain(&mut self, node: u32) {
+        let mut chain = Vec::new();
+        let mut above = node;
+        while is_node(above) {
+            chain.push(above);
+            above = self.tree.nodes[above].parent;
+        }
+        for &node in chain.iter().rev() {
+            self.touch_block(node);
+        }
     }
 
     /// The page of the parent block that this one is to hang on, NONE if on none; None: it has to and cannot.
@@ -318,7 +368,7 @@ impl Index {
         let above = match block.parent {
             None => NONE,
             Some(_) if block.above != NONE => block.above,
-            Some(hash) => self.tree.add(layout, hash, Birth { parent: UNKNOWN, depth: 0, stored_at, turn: 0 }),
+            Some(hash) => self.add_node(layout, hash, Birth { parent: UNKNOWN, depth: 0, stored_at, turn: 0 }),
         };
         if block.node != NONE {
             self.tree.link(block.node, above);
@@ -332,7 +382,7 @@ impl Index {
             (0, 0)
         };
         let birth = Birth { parent: above, depth, stored_at, turn };
-        Ok(self.tree.add(layout, page.hash, birth))
+        Ok(self.add_node(layout, page.hash, birth))
     }
 
     /// Mark the pages of the block and of all before it, so that none is evicted for what comes behind them.
@@ -371,9 +421,17 @@ impl Index {
 
     // Eviction
 
-    fn victim(&mut self, class: u32) -> Option<u32> {
-        let (pages, slots) = (&self.pages, &self.slots);
-        self.policy.victim(class, |page| may_leave(pages, slots, page))
+    fn victim(&mut self, class: u32) -> Option<Victim> {
+        let (tree, pages, slots) = (&self.tree, &self.pages, &self.slots);
+        let may_leave = |page: u32| may_leave(pages, slots, class, page);
+        let any_may_leave = |node: u32| {
+            let mut page = tree.nodes[node].pages;
+            while page != NONE && !may_leave(page) {
+                page = pages[page].next;
+            }
+            page != NONE
+        };
+        self.policy.victim(class, may_leave, any_may_leave)
     }
 
     /// Whether a slot of this class can be had by eviction.
@@ -381,14 +439,28 @@ impl Index {
         self.victim(class).is_some()
     }
 
-    /// Evict the page of this class that the policy names. Whether there was one.
+    /// Evict what the policy names to have a slot of this class. Whether there was something.
     pub fn evict_one(&mut self, class: u32) -> bool {
-        let Some(page) = self.victim(class) else {
-            return false;
-        };
+        match self.victim(class) {
+            None => return false,
+            Some(Victim::Page(page)) => self.evict(page),
+            Some(Victim::Block(node)) => {
+                let pages: Vec<u32> = self.pages_of(node).collect();
+                for page in pages {
+                    // One may have gone with another, and the block with it.
+                    let it = &self.pages[page];
+                    if it.node == node && may_leave(&self.pages, &self.slots, it.slot_bytes(), page) {
+                        self.evict(page);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn evict(&mut self, page: u32) {
         self.leave_dram(page);
         self.evicted_pages += 1;
-        true
     }
 
     // The end of a put
@@ -451,7 +523,7 @@ impl Index {
             node = above;
         }
         if let Some(old) = self.page_of(node, key) {
-            self.policy.demote(old, self.pages[old].slot_bytes());
+            self.policy.demote(old, self.pages[old].slot_bytes(), node);
         }
     }
 
@@ -486,11 +558,16 @@ impl Index {
     }
 }
 
-/// Whether the page may leave DRAM: nothing needs it there, and nothing hangs on it that would go with it.
-pub fn may_leave(pages: &Pages, slots: &Slots, page: u32) -> bool {
+/// Whether the page is a resident one of the class and may leave DRAM: nothing needs it there, and nothing goes with it
+/// that hangs on it.
+fn may_leave(pages: &Pages, slots: &Slots, class: u32, page: u32) -> bool {
     let it = &pages[page];
     let may_go = it.is_on_nvme() || (it.kids == 0 && !it.is(MARKED));
-    it.pins == 0 && may_go && !slots.chunk(it.chunk).retired
+    it.is(ALIVE | ATTACHED | RESIDENT)
+        && it.pins == 0
+        && may_go
+        && it.slot_bytes() == class
+        && !slots.chunk(it.chunk).retired
 }
 
 /// What `reserve` did.
@@ -509,6 +586,9 @@ struct Reserving {
     now: f64,
     seconds: u32,
     max_slots: u64,
+    ahead: usize,
+    /// Whether the policy was told of the put.
+    has_begun: bool,
     /// The pages of the chain, once something has to be evicted.
     marked: Option<Vec<u32>>,
 }

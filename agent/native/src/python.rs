@@ -117,6 +117,8 @@ struct PutPages<'py> {
     rest: Vec<(Key, u32)>,
     /// Positions before this one were not looked at.
     skipped: usize,
+    /// Nor were so many behind those here.
+    ahead: usize,
 }
 
 impl<'py> PutPages<'py> {
@@ -141,8 +143,12 @@ impl<'py> PutPages<'py> {
                 }
             }
         }
-        let mut found =
-            PutPages { hashes: Vec::with_capacity(stop - skipped), rest: Vec::with_capacity(stop - skipped), skipped };
+        let mut found = PutPages {
+            hashes: Vec::with_capacity(stop - skipped),
+            rest: Vec::with_capacity(stop - skipped),
+            skipped,
+            ahead: pages.len() - stop,
+        };
         for index in skipped..stop {
             let item = pages.get_item(index)?.cast_into::<PyTuple>()?;
             if item.len() != 5 {
@@ -305,7 +311,7 @@ impl PyIndex {
         let pages = PutPages::from(pages, start.0, stop.0)?;
         let skipped = pages.skipped;
         let start = start.0.saturating_sub(skipped);
-        let reserved = self.tidy().reserve(layout, parent, &pages.given(), start, now, max_slots.0);
+        let reserved = self.tidy().reserve(layout, parent, &pages.given(), start, pages.ahead, now, max_slots.0);
         let reserved = reserved.map_err(|error| match error {
             Error::Refused { code, index, message } => Error::Refused { code, index: index + skipped, message },
             other => other,

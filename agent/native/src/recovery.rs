@@ -174,6 +174,9 @@ impl Index {
         self.tree.layouts.get(layout).check_kind(found.key, 0).ok()?;
         let node = self.stage_node(layout, found)?;
         let used = used.max(found.stored_at);
+        let uses = &mut self.recovery.uses;
+        uses.resize(uses.len().max(node as usize + 1), 0);
+        uses[node as usize] = uses[node as usize].max(used);
         let known = self.keys.find(found.key).and_then(|key| self.page_of(node, key));
         if let Some(page) = known {
             return (self.pages[page].size == found.size).then_some(page);
@@ -197,13 +200,13 @@ impl Index {
                 None if stored.is_some_and(|parent| parent != UNKNOWN) => return None,
                 None => {
                     let birth = Birth { parent: UNKNOWN, depth: found.depth.saturating_sub(1), stored_at: 0, turn: 0 };
-                    self.tree.add(layout, found.parent, birth)
+                    self.add_node(layout, found.parent, birth)
                 }
             }
         };
         let Some(node) = known else {
             let birth = Birth { parent: above, depth: found.depth, stored_at: found.stored_at, turn: 0 };
-            return Some(self.tree.add(layout, found.hash, birth));
+            return Some(self.add_node(layout, found.hash, birth));
         };
         if stored == Some(UNKNOWN) {
             self.tree.set_birth(node, found.stored_at, found.depth);
@@ -252,7 +255,7 @@ impl Index {
             },
             Phase::Orphans => {
                 if cursor as u32 == self.pages.end() {
-                    self.recovery.uses = vec![0; self.tree.nodes.end() as usize];
+                    self.recovery.uses.resize(self.tree.nodes.end() as usize, 0);
                     self.recovery.first_use = u32::MAX;
                     self.recovery.next(Phase::Uses);
                 } else {
@@ -290,7 +293,7 @@ impl Index {
                 None => self.recovery.next(Phase::Tell),
             },
             Phase::Tell => match self.recovery.sorted.get(cursor) {
-                Some(&node) => self.tell_policy(node - 1),
+                Some(&node) => self.tell_policy(node - 1, cursor),
                 None => {
                     self.recovery.chunks = self.slots.claimable();
                     self.recovery.next(Phase::Slots);
@@ -362,9 +365,7 @@ impl Index {
         if !self.tree.is_there(node) {
             return;
         }
-        let own = self.pages_of(node).map(|page| self.policy.last_use(page)).max().unwrap_or(0);
-        let used = own.max(self.recovery.uses[node as usize]);
-        self.recovery.uses[node as usize] = used;
+        let used = self.recovery.uses[node as usize];
         self.recovery.first_use = self.recovery.first_use.min(used);
         self.recovery.last_use = self.recovery.last_use.max(used);
         let above = self.tree.nodes[node].parent;
@@ -374,17 +375,22 @@ impl Index {
         }
     }
 
-    fn tell_policy(&mut self, node: u32) {
+    /// The policy learns of the node, which is the one of this rank by its use.
+    fn tell_policy(&mut self, node: u32, rank: usize) {
         if !self.tree.is_there(node) {
             return;
+        }
+        let it = &self.tree.nodes[node];
+        if it.pages != NONE {
+            let total = self.recovery.sorted.len();
+            self.policy.recovered(node, it.depth as usize, it.first_child == NONE, rank, total);
         }
         let pages: Vec<u32> = self.pages_of(node).collect();
         for page in pages {
             let it = &mut self.pages[page];
             it.clear(MARKED);
             if it.is_resident() {
-                let class = it.slot_bytes();
-                self.policy.arrived(page, class, NONE);
+                self.policy.arrived(self.seat(page), NONE);
             }
         }
     }

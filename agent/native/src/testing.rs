@@ -26,7 +26,7 @@ pub fn reserve(index: &mut Index, parent: Option<u32>, blocks: &[u32]) -> Vec<u3
     let hashes: Vec<Vec<u8>> = blocks.iter().copied().map(hash).collect();
     let pages: Vec<Given> = hashes.iter().map(|hash| Given { hash, key: KEY, size: SLOT }).collect();
     let parent = parent.map(hash);
-    let reserved = index.reserve(&LAYOUT, parent.as_deref(), &pages, 0, 1.0, u64::MAX).unwrap();
+    let reserved = index.reserve(&LAYOUT, parent.as_deref(), &pages, 0, 0, 1.0, u64::MAX).unwrap();
     reserved.taken.into_iter().map(|(_, page)| page).collect()
 }
 

@@ -112,6 +112,16 @@ impl Tree {
         })
     }
 
+    /// A keyed digest of a hash, the same for one block as long as the index lives.
+    pub fn digest(&self, layout: u16, hash: &[u8]) -> u64 {
+        let (head, rest) = part(hash);
+        self.table.digest(layout, head, rest)
+    }
+
+    pub fn digest_of(&self, node: u32) -> u64 {
+        self.digest(self.nodes[node].layout, self.hash_into(node, &mut [0; MAX_HASH_BYTES]))
+    }
+
     /// A node that was not there.
     pub fn add(&mut self, layout: u16, hash: &[u8], birth: Birth) -> u32 {
         let mut short = [0; SHORT];

@@ -326,3 +326,104 @@ def test_index_under_random_use_agrees_with_a_plain_model(seed: int) -> None:
     for _ in range(500):
         run.step()
         run.check()
+
+
+class Load:
+    """Random use of an index whose choice of victims is its own; each step leaves it consistent."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.pool = Pool(SLOTS, "default")
+        self.pool.add_chunk(2, SLOTS // 2, 2 * SLOT)
+        self.index = self.pool.index
+        self.parents: dict[tuple[bytes, str], str | None] = {}
+        for layout in KEYS:
+            self.parents.update(some_tree(self.dice, layout, 40))
+        self.fills: list[int] = []
+        self.reads: list[int] = []
+        self.holds: list[Hold] = []
+        self.offset = 0
+
+    def chain(self) -> tuple[bytes, list[bytes]]:
+        layout, name = self.dice.choice(list(self.parents))
+        names = [name]
+        while (parent := self.parents[layout, names[-1]]) is not None:
+            names.append(parent)
+        return layout, [hash_of(name) for name in reversed(names)]
+
+    def step(self) -> None:
+        self.dice.choice([self.serve, self.serve, self.serve, self.finish, self.release, self.read, self.lose])()
+
+    def serve(self) -> None:
+        """What an engine asks for: a get, and a put of the rest."""
+        layout, hashes = self.chain()
+        keys = KEYS[layout]
+        held = self.index.hold(layout, hashes, keys, self.pool.now)
+        self.holds.append(held)
+        known = held.blocks
+        sizes = [SLOT if key[0] else 2 * SLOT for key in keys]
+        pages = [(hash_, *key, size) for hash_ in hashes[known:] for key, size in zip(keys, sizes, strict=True)]
+        try:
+            taken, _, _ = self.index.reserve(
+                layout, hashes[known - 1] if known else None, pages, 0, len(pages), self.pool.now, FOREVER
+            )
+        except Refused:
+            return
+        self.fills += [page for _, page in taken]
+
+    def finish(self) -> None:
+        self.index.commit(self.fills, b"d" * 16 * len(self.fills))
+        dirty = self.index.dirty([page for page in self.fills if self.dice.random() < 0.5 and self.is_there(page)])
+        self.offset += len(dirty) * 2 * SLOT
+        places = [self.offset + 2 * SLOT * at for at in range(len(dirty))]
+        self.index.written(dirty, self.dice.randrange(SEGMENTS), places)
+        self.fills = []
+        next_ones = self.index.next_dirty(SLOT, self.dice.randrange(4))
+        self.index.not_written(next_ones)
+
+    def is_there(self, page: int) -> bool:
+        try:
+            self.index.worth([page])
+        except ValueError:
+            return False
+        return True
+
+    def release(self) -> None:
+        if self.holds:
+            self.holds.pop(self.dice.randrange(len(self.holds))).release()
+
+    def read(self) -> None:
+        if self.reads:
+            fates: tuple[list[int], list[int], list[int]] = ([], [], [])
+            for page in self.reads:
+                fates[self.dice.choice([0, 0, 0, 1, 2])].append(page)
+            self.index.finish_read(*fates)
+        missing = [page for held in self.holds for page in held.missing()]
+        plan = self.index.read_plan(missing, 1 << 20, 9, SLOT, self.pool.now)
+        self.reads = [page for read in plan for page in read[3]]
+
+    def lose(self) -> None:
+        match self.dice.randrange(8):
+            case 0:
+                layout, hashes = self.chain()
+                self.index.free_deleted(self.index.delete(layout, self.dice.choice(hashes))[1])
+                self.index.free_deleted(self.index.take_late())
+            case 1:
+                self.index.drop_slots(1, [self.dice.randrange(SLOTS)])
+            case 2:
+                self.index.drop_segment(self.dice.randrange(SEGMENTS), 3)
+            case 3:
+                self.index.clear_chunk(1, 3)
+                self.index.reopen_chunk(1) if self.index.chunks()[0][0] == 1 else self.pool.add_chunk(1, SLOTS)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_index_under_random_use_with_the_default_policy_stays_consistent(seed: int) -> None:
+    load = Load(seed)
+    for _ in range(500):
+        load.step()
+        load.index.check()
+        layout, hashes = load.chain()
+        whole, in_dram = load.index.find(layout, hashes, KEYS[layout])
+        assert 0 <= in_dram <= whole <= len(hashes)
+    assert load.index.evicted_pages > 30
