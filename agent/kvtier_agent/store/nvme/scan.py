@@ -88,15 +88,18 @@ def _scan(device: OpenDevice, unit: int, segment: SegmentId) -> Contents:
 
 def _intact(image: memoryview, segment: SegmentId, run: Run) -> list[int]:
     """Indices of a run's pages whose payload is what their entry says."""
+    entries = run.entries
+    columns = [entries[name].tolist() for name in ("offset", "size", "hash_bytes", "group", "shard")]
+    texts = [entries[name].tolist() for name in ("hash", "digest", "checksum")]
     good = []
-    for index, entry in enumerate(run.entries):
-        at, size = int(entry["offset"]) * PAGE, int(entry["size"])
-        digest = payload_digest(image[at : at + size])
-        hash_ = bytes(entry["hash"])[: int(entry["hash_bytes"])]
-        checksum = page_checksum(
-            segment.pool_uid, run.layout, hash_, int(entry["group"]), int(entry["shard"]), segment.sequence, digest
-        )
-        if bytes(entry["digest"]) == digest and bytes(entry["checksum"]) == checksum:
+    for index, (page, size, hash_bytes, group, shard, hash_, digest, checksum) in enumerate(
+        zip(*columns, *texts, strict=True)
+    ):
+        found = payload_digest(image[page * PAGE : page * PAGE + size])
+        name = hash_[:hash_bytes]
+        if found == digest and checksum == page_checksum(
+            segment.pool_uid, run.layout, name, group, shard, segment.sequence, found
+        ):
             good.append(index)
     return good
 
