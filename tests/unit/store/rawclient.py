@@ -165,6 +165,15 @@ class RawClient:
         self.release(reply)
         return data
 
+    def push_out(self, blocks: Sequence[tuple[bytes, bytes]]) -> None:
+        """Store other chains of such pages until these blocks are in DRAM no more, but on nvme."""
+        for number in range(10):
+            if not self.lookup(hashes_of(blocks)).dram_blocks:
+                return
+            filler = chain(f"filler-{number}", 32, size=len(blocks[0][1]))
+            assert self.put(None, filler, reach=m.Reach.SEALED).stored_pages == 32
+        raise AssertionError("they stay in DRAM")
+
     def release(self, reply: Any) -> None:
         self.send(m.Release(reply.hold_id))
 

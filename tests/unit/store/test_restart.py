@@ -328,17 +328,11 @@ def test_missing_device_folder_is_left_out_and_the_store_serves(make_store: Make
     assert "event=device.open_failed device=gone" in store.log_text()
 
 
-def evict_to_nvme(client: RawClient) -> None:
-    for number in range(6):
-        client.put(None, chain(f"filler-{number}", 32, size=50_000), reach=Reach.SEALED)
-
-
 def test_flipped_bytes_on_nvme_are_misses_and_cut_the_chain_there(store: StoreProcess) -> None:
     blocks = chain("a", 30, size=50_000)
     with store.connect() as client:
         client.put(None, blocks, reach=Reach.FLUSHED)
-        evict_to_nvme(client)
-        assert client.lookup(hashes_of(blocks)).dram_blocks == 0
+        client.push_out(blocks)
         flip_in_segment(store, blocks[17][1])
         held = client.get(hashes_of(blocks))
         assert held.blocks == 17
@@ -375,7 +369,7 @@ def test_device_wiped_under_a_running_store_gives_misses(store: StoreProcess) ->
     blocks = chain("a", 30, size=50_000)
     with store.connect() as client:
         client.put(None, blocks, reach=Reach.FLUSHED)
-        evict_to_nvme(client)
+        client.push_out(blocks)
         with store.device.open("rb+") as file:
             file.write(bytes(store.device.stat().st_size))
         assert client.get(hashes_of(blocks)).blocks == 0
@@ -435,7 +429,7 @@ def test_stopped_device_mover_makes_reads_misses_by_the_deadline_and_no_longer(s
     on_nvme, in_dram = chain("a", 30, size=50_000), chain("b", 3)
     with store.connect() as client:
         client.put(None, on_nvme, reach=Reach.FLUSHED)
-        evict_to_nvme(client)
+        client.push_out(on_nvme)
         client.put(None, in_dram, reach=Reach.SEALED)
         movers = store.device_movers()
         for pid in movers:
