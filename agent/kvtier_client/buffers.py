@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -42,10 +43,20 @@ def writable_spans(buffers: Sequence[BufferLike | None], count: int) -> Spans:
     if isinstance(rows, np.ndarray) and count and rows.ndim > 1:
         address, size = _span(_writable(rows[0], "buffers[0]"))
         return Spans([(address + index * rows.strides[0], size) for index in range(count)], rows)
-    arrays = [
-        None if buffer is None else _writable(buffer, f"buffers[{index}]") for index, buffer in enumerate(buffers)
-    ]
-    return Spans([(0, 0) if array is None else _span(array) for array in arrays], arrays)
+    spans: list[Span] = []
+    owners: list[Any] = []
+    for index, buffer in enumerate(buffers):
+        if buffer is None:
+            spans.append((0, 0))
+            continue
+        try:  # in one step for most kinds of buffers, which there may be thousands of
+            owner: Any = ctypes.c_char.from_buffer(buffer)
+            spans.append((ctypes.addressof(owner), memoryview(buffer).nbytes))
+        except (TypeError, ValueError, BufferError):
+            owner = _writable(buffer, f"buffers[{index}]")
+            spans.append(_span(owner))
+        owners.append(owner)
+    return Spans(spans, owners)
 
 
 def _span(array: np.ndarray[Any, Any]) -> Span:

@@ -53,7 +53,10 @@ class PlacedPages:
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """Where each page was when it was asked for. What this client does not know of is the lowest it knows."""
-        return tuple([TIERS[min(number, len(TIERS) - 1)] for number in self._fields["tier"].tolist()])
+        numbers = self._fields["tier"].tolist()
+        if not any(numbers):
+            return TIERS[:1] * len(numbers)
+        return tuple([TIERS[min(number, len(TIERS) - 1)] for number in numbers])
 
     def views(self) -> list[memoryview]:
         """Each page's bytes in place, read-only. They are that page's while its generation stands."""
