@@ -30,10 +30,8 @@ COUNTERS: Final[dict[str, tuple[str, str | None, str]]] = {
     "pages_lost_nvme": ("pages_lost", "nvme", "Pages whose checksum or read failed; each was a miss."),
     "pages_lost_dram": ("pages_lost", "dram", "Pages whose checksum or read failed; each was a miss."),
     "chunks_lost": ("chunks_lost", None, "Chunks of DRAM that could not be taken over or went missing."),
-    "bytes_copied": ("copied_bytes", None, "Bytes copied from staging into DRAM."),
     "requests_read_nvme": ("read_requests", "nvme", "Requests in which pages were read from devices."),
-    "bytes_cleaned": ("cleaned_bytes", "nvme", "Bytes that the cleaner moved."),
-    "runs_merged": ("merged_runs", "nvme", "Runs that the cleaner joined with the one before."),
+    "bytes_cleaned_nvme": ("cleaned_bytes", "nvme", "Bytes that the cleaner moved."),
     "blocks_expired": ("expired_blocks", None, "Blocks that were deleted because their time was over."),
     "blocks_deleted": ("deleted_blocks", None, "Blocks that were deleted by request."),
     "blocks_not_offered": ("unoffered_blocks", None, "Blocks found that were slower to restore than to compute."),
@@ -51,9 +49,8 @@ DEVICE_COUNTERS: Final = {
     "late": "Requests that the nvme device answered after their deadline.",
 }
 POOL_GAUGES: Final = {
-    "runs_per_chain": "Contiguous runs on nvme of the chains that were read, on average; 1 is best.",
-    "bytes_per_request": "Bytes of a read request to a device, on average.",
-    "copies_per_block": "Copies of a block over all tiers, on average.",
+    "runs_per_chain": "Contiguous runs on nvme of the chains that were read in the last ten minutes, on average.",
+    "bytes_per_request": "Bytes of a read request to a device in the last ten minutes, on average.",
     "pinned_bytes": "Bytes of pages that are pinned.",
     "breakeven_blocks": "Blocks found on nvme that a restore must have at least to pay.",
 }

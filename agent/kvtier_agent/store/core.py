@@ -20,7 +20,7 @@ from .chunks import Chunks
 from .holds import Holds
 from .movers import Movers
 from .ports import NvmeTier
-from .stats import COUNTERS, HitWindow
+from .stats import ADOPTED, COUNTERS, Window
 
 DEFAULT_EVICTION = "default"
 
@@ -37,7 +37,8 @@ class Pool:
         """Whether what was found of it is in the index."""
         self.holds = Holds()
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
-        self.window = HitWindow(asyncio.get_running_loop().time)
+        self.window = Window(asyncio.get_running_loop().time)
+        """Blocks asked for, and found."""
         self.filling = 0
         """Pages that puts are storing."""
         self.progress = Signal()
@@ -73,6 +74,8 @@ class Core:
         self.client_path = Path(config.arena.client_path or config.arena.path)
         self.pools: dict[str, Pool] = {}
         self.tasks = Tasks()
+        self.adopted: Counter[str] = Counter(dict.fromkeys(ADOPTED, 0))
+        """What was found in the arena and on nvme: figures of `Snapshot.adoption`."""
         self.chunk_added: Callable[[str, int], None] = lambda *_: None
         """Called with pool and chunk once clients may be told of it."""
         self.chunk_gone: Callable[[str, int], None] = lambda *_: None

@@ -54,7 +54,8 @@ class Edits:
         while due := pool.index.expire(before, _BLOCKS):
             gone = True
             for layout, hash_ in due:
-                _, slots = pool.index.delete(layout, hash_)
+                cut, slots = pool.index.delete(layout, hash_)
+                pool.counters["blocks_expired"] += len(cut) // len(hash_)
                 pool.index.free_deleted(slots)  # a successor finds them as old as they are
             pool.progress.fire()
             await asyncio.sleep(0)
@@ -78,6 +79,7 @@ class Edits:
             freed += slots
             if number % _BLOCKS == 0:
                 await asyncio.sleep(0)
+        pool.counters["blocks_deleted"] += len(cut)
         cutoff = time.monotonic_ns()
         pool.index.free_deleted(freed)  # whoever takes one again begins it after the cutoff
         pool.progress.fire()

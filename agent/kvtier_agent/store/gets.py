@@ -58,6 +58,7 @@ class Gets:
         counters["blocks_hit"] += whole
         pool.window.count(len(message.hashes), whole)
         offered = self._core.nvme.offered(pool, message.layout, whole, in_dram)
+        counters["blocks_not_offered"] += whole - offered
         if message.prefetch and in_dram < offered:
             self._prefetch(pool, message.layout, message.hashes[:offered], keys)
         return m.LookupReply(message.request_id, whole, in_dram, offered)

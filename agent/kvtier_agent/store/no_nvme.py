@@ -81,6 +81,15 @@ class NoNvme:
         del pool_uid
         return 0
 
+    def gauges(self, pool: PoolView) -> dict[str, float]:
+        """Nothing is read."""
+        del pool
+        return {}
+
+    def found(self) -> dict[str, int]:
+        """Nothing."""
+        return {}
+
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """There are none."""
         return ()

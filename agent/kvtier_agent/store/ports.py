@@ -114,5 +114,11 @@ class NvmeTier(Protocol):
     def used_bytes(self, pool_uid: str) -> int:
         """Bytes of units that the pool has."""
 
+    def gauges(self, pool: PoolView) -> dict[str, float]:
+        """What `PoolSnapshot.gauges` says of reads from nvme; without what is not known (yet)."""
+
+    def found(self) -> dict[str, int]:
+        """Segments that were read back since the start, as `Snapshot.adoption` names them."""
+
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """Each device, in the configuration's order."""

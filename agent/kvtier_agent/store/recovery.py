@@ -101,6 +101,7 @@ class Recovery:
             await asyncio.sleep(0)
         await self._forget_notes(pool)
         await self._edits.expire(pool)
+        self._count(pool, chunks)
         pool.recovered = True
         log(
             "pool.recovered",
@@ -111,6 +112,17 @@ class Recovery:
             orphans=pool.index.orphans,
             chunks=len(chunks),
             took_s=round(time.monotonic() - started, 3),
+        )
+
+    def _count(self, pool: Pool, found: Iterable[Chunk]) -> None:
+        """Note what of the predecessor's is in the index."""
+        chunks = [self._core.chunks.files[it.id] for it in found if it.id in self._core.chunks.files]
+        self._core.adopted.update(
+            chunks_adopted=len(chunks),
+            pages_adopted=pool.index.dram_pages,
+            bytes_adopted=pool.index.dram_bytes,
+            slots_discarded=sum(it.cut.slots for it in chunks) - pool.index.dram_pages,
+            pages_recovered=pool.index.nvme_pages,
         )
 
     async def discard(self, pool_uid: str) -> None:

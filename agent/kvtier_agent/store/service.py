@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import stat
+import time
 from collections.abc import Awaitable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,9 @@ class Service:
         self._changed = asyncio.Event()
         self._generation = 0
         self._served = self._drained = False
+        self._began = time.monotonic()
+        self._took_s: float | None = None
+        """From then on until every pool was served for the first time."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises FormatRefused, LockHeld, JobFailed, OSError when it cannot start."""
@@ -129,6 +133,8 @@ class Service:
         await self._store.purged()
         self._store.apply_grants(message.pools)
         await self._store.recovered()
+        if self._took_s is None:
+            self._took_s = round(time.monotonic() - self._began, 3)
         while message.drain and not self._drained:
             self._drained = await self._store.flush(asyncio.get_running_loop().time() + _FLUSH_S)
             await asyncio.sleep(0 if self._drained else _UPKEEP_S)
@@ -164,6 +170,7 @@ class Service:
             tiers=store.tiers(),
             pools=tuple(store.pool_snapshot(pool, connections[pool.uid]) for pool in store.served()),
             devices=store.devices(),
+            adoption=store.adoption() | ({} if self._took_s is None else {"seconds": self._took_s}),
         )
 
     def _not_ready(self) -> str:

@@ -216,7 +216,12 @@ class Store:
             asked,
             hit,
             {**pool.counters, "pages_evicted_dram": pool.index.evicted_pages},
+            {"pinned_bytes": float(pool.index.pinned_bytes), **self._nvme.gauges(pool)},
         )
+
+    def adoption(self) -> dict[str, float]:
+        """What the start found, as far as it has come."""
+        return {**self._core.adopted, **self._nvme.found()}
 
     def served(self) -> list[Pool]:
         """The pools that are granted and recovered."""

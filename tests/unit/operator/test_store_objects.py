@@ -161,7 +161,7 @@ def test_memory_covers_arena_index_page_tables_processes_and_buffers() -> None:
     )
 
     arena, page_tables = 8192, 5 * 16
-    index = 320
+    index = 64
     processes, buffers, slack = 5 * 96, 2 * 32, 64
     assert store_memory_bytes(tiers) == (arena + page_tables + index + processes + buffers + slack) * MI
 

@@ -10,8 +10,8 @@ MIB = 1 << 20
 COUNTER_NAMES = """
     lookups blocks_asked blocks_hit pages_read_dram pages_read_nvme bytes_read_dram bytes_read_nvme
     bytes_read_nvme_direct pages_stored bytes_stored pages_written_nvme bytes_written_nvme
-    pages_evicted_dram pages_evicted_nvme pages_lost_dram pages_lost_nvme chunks_lost puts puts_refused bytes_copied
-    requests_read_nvme bytes_cleaned runs_merged blocks_expired blocks_deleted blocks_not_offered
+    pages_evicted_dram pages_evicted_nvme pages_lost_dram pages_lost_nvme chunks_lost puts puts_refused
+    requests_read_nvme bytes_cleaned_nvme blocks_expired blocks_deleted blocks_not_offered
 """
 COUNTERS = {name: number for number, name in enumerate(COUNTER_NAMES.split(), 1)}
 

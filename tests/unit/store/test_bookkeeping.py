@@ -11,7 +11,7 @@ from kvtier_agent.store.errors import LockHeld
 from kvtier_agent.store.holds import HOLD_S, Holds
 from kvtier_agent.store.locks import FileLock
 from kvtier_agent.store.recovery import first_number
-from kvtier_agent.store.stats import HitWindow
+from kvtier_agent.store.stats import Window
 from kvtier_index import Index
 
 LAYOUT, KEY = b"L" * 32, (0, 0, 0)
@@ -83,7 +83,7 @@ def test_hold_that_was_extended_keeps_what_it_got_until_it_ends() -> None:
 
 def test_hit_window_forgets_after_ten_minutes() -> None:
     now = [0.0]
-    window = HitWindow(lambda: now[0])
+    window = Window(lambda: now[0])
     window.count(10, 5)
     now[0] = 9.0
     window.count(10, 10)

@@ -78,7 +78,10 @@ class Books:
         self.total_bytes -= segment.unit_bytes
 
     def oldest_serials(self) -> dict[str, int]:
-        """By pool, a serial below that of any page that may lie on a device: a segment's sequence is below its pages'."""
+        """By pool, a serial below that of any page that may lie on a device.
+
+        A segment's sequence is below its pages' serials.
+        """
         oldest: dict[str, int] = {}
         for segment in self.segments.values():
             uid, sequence, _ = segment.id

@@ -204,10 +204,11 @@ class Device:
         Raises MoverDied, DeviceError, FormatRefused, JobFailed.
         """
         reading = isinstance(job, jobs.Read | jobs.Lift | jobs.StageUnit | jobs.ReadArea | jobs.ListUnits)
+        timed = not isinstance(job, jobs.StageUnit | jobs.ListUnits)  # these are long, and waited for otherwise
         now = self._now()
         if not self._in_flight[reading]:
             self._last_back[reading] = now
-        self._in_flight[reading] += 1
+        self._in_flight[reading] += timed
         try:
             parts = await self._movers.run(job, priority, on_part=on_part)
         except DeviceError as error:
@@ -219,7 +220,7 @@ class Device:
                 self.health.read_succeeded()
             return parts[-1]
         finally:
-            self._in_flight[reading] -= 1
+            self._in_flight[reading] -= timed
             self._last_back[reading] = self._now()
 
     def wrote(self, size: int) -> None:
@@ -300,7 +301,8 @@ class Device:
             await self._movers.run(jobs.Probe(self.next_id(), write), Priority.OPEN)
         except (JobFailed, FormatRefused) as error:
             if self.health.state in (DeviceState.SLOW, DeviceState.READ_ONLY):
-                self.health.still_bad(str(error))
+                number = error.errno if isinstance(error, DeviceError) else 0
+                self.health.probe_failed(number, f"{error}; tried again with back-off", self._now())
             return
         took = self._now() - started
         if self.health.state in (DeviceState.SLOW, DeviceState.READ_ONLY):

@@ -6,6 +6,7 @@ any were in flight.
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,8 @@ _HALF_LIFE_S: Final = 1.0
 _MIN_BUSY_S: Final = 0.002
 _MIN_BYTES: Final = 256 << 10
 """Smaller requests say how quick a device is, not how fast."""
+_MOST_BLOCKS: Final = 1 << 16
+"""Of a prompt."""
 _STEPS: Final = 16
 """In which a prompt's computing time is summed up."""
 
@@ -90,14 +93,25 @@ def offered_blocks(
 ) -> int:
     """Of `whole` leading blocks, how many to offer: the prefix whose last block still pays.
 
-    Blocks in DRAM always pay. Restoring the rest takes the queue and their bytes; computing a block takes the longer the
-    deeper it stands. So if any of them pays once those before it are there, the last does: all are offered, or none.
+    Blocks in DRAM always pay. Restoring the rest takes the queue and their bytes; computing a block takes the longer
+    the deeper it stands. So if any of them pays once those before it are there, the last does: all are offered or none.
     """
     below = whole - in_dram
     if below <= 0 or engine is None or bandwidth is None:
         return whole
     restore_s = queue_s + below * engine.block_tokens * engine.bytes_per_token / bandwidth
     return whole if restore_s < engine.compute_s(in_dram, whole) else in_dram
+
+
+def breakeven_blocks(engine: EngineSpeed, bandwidth: float, queue_s: float) -> float:
+    """The least prefix of which no block is in DRAM that pays to be restored, in blocks; infinite where none does."""
+
+    def pays(blocks: int) -> bool:
+        return offered_blocks(blocks, 0, engine, bandwidth, queue_s) == blocks
+
+    if not pays(_MOST_BLOCKS):
+        return math.inf
+    return 1 + bisect.bisect_left(range(1, _MOST_BLOCKS), True, key=pays)
 
 
 def _interpolate(points: tuple[tuple[int, float], ...], depth: float) -> float:
@@ -117,7 +131,7 @@ class Gate:
         self.closed = False
         self._probed_at = 0.0
 
-    def decide(self, whole: int, in_dram: int, offered: int, now: float) -> int:
+    def decide(self, whole: int, offered: int, now: float) -> int:
         """What to offer; `offered` is what pays by the figures."""
         self.closed = offered < whole
         if self.closed and now - self._probed_at >= self.PROBE_EVERY_S:

@@ -131,6 +131,13 @@ class Health:
         """It answers again."""
         self.state, self.error, self._attempts = DeviceState.READY, "", 0
 
+    def probe_failed(self, number: int, message: str, now: float) -> None:
+        """The device refused a probe."""
+        if number in _GONE or self.state is DeviceState.SLOW:
+            self._enter(_lost(number), message, now)
+        else:
+            self.error = message
+
     def still_bad(self, message: str) -> None:
         """The last try failed; the next one is further off."""
         self.error = message

@@ -1,7 +1,7 @@
 """The devices' record logs, written: deletions, expiry and purges, durable before they are acknowledged.
 
-Every device gets every record, so that what was deleted stays so although a device is away meanwhile; one that could not
-take a record gets it before it is used again.
+Every device gets every record, so that what was deleted stays so although a device is away meanwhile; one that could
+not take a record gets it before it is used again.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,6 +15,7 @@ from ..ports import PoolView, SlotRoom
 from . import jobs
 from .books import Books
 from .devices import Priority
+from .figures import ReadFigures
 
 REQUEST_BYTES: Final = 4 << 20
 """Of one device request, where the chain lies contiguous."""
@@ -29,6 +31,16 @@ class Loader:
 
     def __init__(self, books: Books, room: SlotRoom) -> None:
         self._books, self._room = books, room
+        self._figures: defaultdict[str, ReadFigures] = defaultdict(ReadFigures)
+
+    def gauges(self, pool: PoolView) -> dict[str, float]:
+        """How the pool's chains were read lately."""
+        figures = self._figures.get(pool.uid)
+        return figures.gauges() if figures is not None else {}
+
+    def forget(self, pool: PoolView) -> None:
+        """The pool is purged."""
+        self._figures.pop(pool.uid, None)
 
     async def load(self, pool: PoolView, pages: Sequence[int], deadline: float) -> None:
         """Bring `pages`, in chain order and pinned by the caller, into DRAM as far as there is room and time.
@@ -38,6 +50,7 @@ class Loader:
         loop = asyncio.get_running_loop()
         under_way: list[asyncio.Task[None]] = []
         left = list(pages)
+        self._figures[pool.uid].look(pool, left, loop.time())
         while left:
             plan = pool.index.read_plan(left, REQUEST_BYTES, _MAX_PIECES, MAX_GAP_BYTES, time.time())
             readable = True
@@ -106,6 +119,8 @@ class Loader:
             segment.io -= 1
             device.counters["reads"] += 1
             device.counters["read_bytes"] += size
+            pool.counters["requests_read_nvme"] += 1
+            self._figures[pool.uid].read(size)
             read_bytes = sum(place[2] for page in good if (place := pool.index.place_of(page)) is not None)
             pool.index.finish_read(good, bad + (failed if good else []), [] if good else failed)
             pool.counters["pages_read_nvme"] += len(good)

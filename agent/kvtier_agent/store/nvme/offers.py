@@ -8,7 +8,7 @@ from kvtier_client.protocol.messages import Report
 
 from ..ports import PoolView
 from .books import Books
-from .estimate import EngineSpeed, Gate, offered_blocks
+from .estimate import EngineSpeed, Gate, breakeven_blocks, offered_blocks
 
 _DEPTHS: Final = 16
 """Depths that are kept of one layout's reports."""
@@ -40,7 +40,18 @@ class Offers:
             return whole
         key = pool.uid, layout
         pays = offered_blocks(whole, in_dram, self._speeds.get(key), self._bandwidth(now), self._queue_s(now))
-        return self._gates.setdefault(key, Gate()).decide(whole, in_dram, pays, now)
+        return self._gates.setdefault(key, Gate()).decide(whole, pays, now)
+
+    def breakeven_blocks(self, pool_uid: str, now: float) -> float | None:
+        """What a prefix that lies on nvme must have at least to pay, in the pool's layout with the highest need.
+
+        Infinite where none pays; None while speeds are not known.
+        """
+        bandwidth = self._bandwidth(now)
+        speeds = [speed for (uid, _), speed in self._speeds.items() if uid == pool_uid]
+        if bandwidth is None or not speeds:
+            return None
+        return max(breakeven_blocks(it, bandwidth, self._queue_s(now)) for it in speeds)
 
     def _bandwidth(self, now: float) -> float | None:
         """Of all devices together, striped; None while none was measured."""

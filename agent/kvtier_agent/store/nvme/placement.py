@@ -1,7 +1,7 @@
 """Where runs go: open segments, space reserved behind chains that may grow, holes. Pure.
 
-A chain's run is followed by a reservation; its next run goes there, so that a chain that grows over many turns, beside many
-others, still lies in one piece. Reservations shrink as space does, and the least recently used lapse.
+A chain's run is followed by a reservation; its next run goes there, so that a chain that grows over many turns, beside
+many others, still lies in one piece. Reservations shrink as space does, and the least recently used lapse.
 """
 
 from __future__ import annotations
@@ -242,7 +242,10 @@ class Space:
         return Spot(segment, segment.top, pages, size, rest, None, bool(want.parents), striped, follows)
 
     def place(self, spot: Spot, want: Want, budget: Budget, tails: Sequence[int]) -> None:
-        """Count a run at its spot, and reserve what is behind it. `tails`: payload offsets of its last block's pages."""
+        """Count a run at its spot, and reserve what is behind it.
+
+        `tails`: payload offsets of its last block's pages.
+        """
         segment, stop = spot.segment, spot.offset + spot.run_bytes
         segment.entries += spot.pages
         segment.layouts.add(want.layout)

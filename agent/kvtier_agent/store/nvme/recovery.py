@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -21,8 +22,19 @@ from .records import Filter
 from .scan import layouts_of
 from .segments import ENTRY_TYPE, SegmentId
 
+_STAGE_S: Final = 120.0
+"""A segment that was not read by then is looked at again later."""
 _AT_ONCE: Final = 6
 """Segments of one pool that are read at once on each device."""
+
+
+class _Contents:
+    """What came of a segment so far."""
+
+    def __init__(self) -> None:
+        self.first: jobs.Staged | None = None
+        self.pages = 0
+        self.complete = self.given_up = False
 
 
 class Recovery:
@@ -31,6 +43,8 @@ class Recovery:
     def __init__(self, books: Books, journal: Journal, keeper: Keeper) -> None:
         self._books, self._journal, self._keeper = books, journal, keeper
         self._listed: set[str] = set()
+        self.found: Counter[str] = Counter(segments_sealed=0, segments_scanned=0)
+        """Segments that were read back, by how."""
 
     async def list_devices(self) -> set[str]:
         """Open all devices, and count what lies on them: the pools that have something there."""
@@ -71,7 +85,7 @@ class Recovery:
             return []
         units += last.units
         self._listed.add(device.name)
-        device.adopt([it.unit for it in units])
+        device.adopt([*(it.unit for it in units), *last.foreign])
         log("device.listed", device=device.name, segments=len(units), damaged=last.damaged)
         return [(device, it) for it in units]
 
@@ -80,7 +94,11 @@ class Recovery:
         started = time.monotonic()
         ttl_s = pool.grant.ttl_s if pool.grant is not None else 0
         chosen = Filter(pool.uid, self._journal.records, int(time.time()) - ttl_s if ttl_s else 0)
-        segments = [it for it in self._books.space(pool.uid).segments.values() if not it.staged]
+        segments = [
+            it
+            for it in self._books.space(pool.uid).segments.values()
+            if not it.staged and not it.io and it.device.health.readable
+        ]
         turn = asyncio.Semaphore(_AT_ONCE * max(1, len(self._books.devices)))
 
         async def one(segment: Segment) -> int:
@@ -97,39 +115,56 @@ class Recovery:
         )
 
     async def _stage(self, pool: PoolView, segment: Segment, chosen: Filter) -> int:
-        """How many pages the segment gave. One without any is freed, one without a summary gets it."""
-        device = segment.device
-        count = 0
-        first: jobs.Staged | None = None
+        """How many pages the segment gave. One without any is freed, one without a summary gets it.
+
+        One that does not come in time, or not at all, is left for later.
+        """
+        contents = _Contents()
         segment.io += 1
         segment.staged = True
+        reading = self._books.tasks.start("stage", self._read(pool, segment, chosen, contents))
+        await asyncio.wait((reading,), timeout=_STAGE_S)
+        first = contents.first
+        if not contents.complete or first is None:
+            contents.given_up = True
+            segment.staged = False
+            log("segment.not_read", device=segment.device.name, unit=segment.unit)
+            return 0
+        segment.sealed_on_media = first.sealed
+        segment.entries, segment.top = contents.pages, first.end
+        segment.runs = list(first.runs)
+        if first.lost:
+            log("segment.torn", device=segment.device.name, unit=segment.unit, pages=first.lost)
+        if contents.pages == 0:
+            self._books.tasks.start("free", self._keeper.free(pool, segment))
+        elif not first.sealed:
+            self._books.tasks.start("seal", self._keeper.seal(segment))
+        return contents.pages
+
+    async def _read(self, pool: PoolView, segment: Segment, chosen: Filter, contents: _Contents) -> None:
+        """Have the segment read, and stage its parts as they come."""
+        device = segment.device
 
         def take(part: jobs.Staged) -> None:
-            nonlocal count, first
-            first = first or part
+            if contents.given_up:
+                return
+            contents.first = contents.first or part
             entries = np.frombuffer(part.entries, ENTRY_TYPE)
             keep = chosen.keep(entries, layouts_of(part.layouts))
             kept = entries[keep] if not keep.all() else entries
             if len(kept):
-                count += len(kept)
+                contents.pages += len(kept)
                 pool.index.stage_entries(segment.number, kept.tobytes(), part.layouts)
 
         try:
             take(await device.run(jobs.StageUnit(device.next_id(), segment.unit, *segment.id), Priority.STAGE, take))
+            contents.complete = True
         except (JobFailed, FormatRefused) as error:
             log("segment.not_read", device=device.name, unit=segment.unit, error=error)
-            first = None
         finally:
             segment.io -= 1
-        if first is None:
-            return 0
-        segment.sealed_on_media = first.sealed
-        segment.entries, segment.top = count, first.end
-        segment.runs = list(first.runs)
-        if first.lost:
-            log("segment.torn", device=device.name, unit=segment.unit, pages=first.lost)
-        if count == 0:
-            self._books.tasks.start("free", self._keeper.free(pool, segment))
-        elif not first.sealed:
-            self._books.tasks.start("seal", self._keeper.seal(segment))
-        return count
+
+    def is_whole(self, pool: PoolView) -> bool:
+        """Whether nothing of the pool is left for later, but on devices that are not read now."""
+        segments = self._books.space(pool.uid).segments.values()
+        return all(it.staged or it.io or not it.device.health.readable for it in segments)

@@ -178,6 +178,7 @@ class Nvme:
         self._unlooked.discard(pool.uid)
         self._writer.drop_pool(pool)
         self._cleaner.forget(pool)
+        self._loader.forget(pool)
         space = self._books.space(pool.uid)
         if not space.segments:
             return
@@ -214,6 +215,16 @@ class Nvme:
     def used_bytes(self, pool_uid: str) -> int:
         """Of units that the pool has."""
         return self._books.used_bytes(pool_uid)
+
+    def gauges(self, pool: PoolView) -> dict[str, float]:
+        """How the pool's chains were read lately, and what a restore must have at least to pay."""
+        breakeven = self._offers.breakeven_blocks(pool.uid, asyncio.get_running_loop().time())
+        known = {"breakeven_blocks": breakeven} if breakeven is not None else {}
+        return self._loader.gauges(pool) | known
+
+    def found(self) -> dict[str, int]:
+        """Segments that were read back since the start, by how."""
+        return dict(self._recovery.found)
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """Each device, in the configuration's order."""
@@ -269,6 +280,8 @@ class Nvme:
             for pool in list(self._pools.values()):
                 if pool.grant is None:
                     continue
+                if not self._recovery.is_whole(pool):
+                    await self._stage_late(pool)
                 await self._keeper.trim(pool)
                 self._keeper.seal_idle(pool)
                 if not self._writer.writing(pool):
@@ -291,8 +304,10 @@ class Nvme:
             pool = self._pools.get(uid)
             if pool is None:
                 log("device.unclaimed_pool", device=device.name, pool=uid)
-                continue
-            await self._recovery.stage(pool)
-            while not pool.index.link(1000):
-                await asyncio.sleep(0)
-            pool.progress.fire()
+
+    async def _stage_late(self, pool: PoolView) -> None:
+        """What could not be read when the pool was recovered joins it now."""
+        await self._recovery.stage(pool)
+        while not pool.index.link(1000):
+            await asyncio.sleep(0)
+        pool.progress.fire()

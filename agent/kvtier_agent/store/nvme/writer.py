@@ -1,7 +1,7 @@
 """Writes pages down in runs of one chain.
 
-What is to be written is queued by chains: a chain whose first part still waits gets the next part behind it, so that the
-longer the devices are busy the longer the runs are. Runs go out several at once; nothing orders them but flushes.
+What is to be written is queued by chains: a chain whose first part still waits gets the next part behind it, so that
+the longer the devices are busy the longer the runs are. Runs go out several at once; nothing orders them but flushes.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def test_device_that_came_back_as_another_is_refused(folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
         open_device(folder, CAPACITY, expect_uuid=first.superblock.uuid)
     (folder / "kvtier.dev").write_bytes(bytes(CAPACITY))
-    with pytest.raises(DeviceRefused, match="came back as another device.*blank"):
+    with pytest.raises(DeviceRefused, match=r"came back as another device.*blank"):
         open_device(folder, CAPACITY, expect_uuid=first.superblock.uuid)
     other = _once(folder)
     with pytest.raises(DeviceRefused, match="came back as another device"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvtier_agent.store.nvme.estimate import EngineSpeed, Estimator, Gate, offered_blocks
+from kvtier_agent.store.nvme.estimate import EngineSpeed, Estimator, Gate, breakeven_blocks, offered_blocks
 
 MIB = 1 << 20
 ENGINE = EngineSpeed(block_tokens=16, bytes_per_token=64_000, tokens_per_s=((0, 8_000.0), (64_000, 2_000.0)))
@@ -81,13 +81,27 @@ def test_deep_blocks_pay_where_shallow_ones_do_not() -> None:
     assert offered_blocks(4000, 0, ENGINE, 4e8, 0.0) == 4000
 
 
+@pytest.mark.parametrize(("bandwidth", "queue_s"), [(4e8, 0.0), (1e9, 1.0)], ids=["slow", "queued"])
+def test_breakeven_is_the_least_prefix_that_is_offered(bandwidth: float, queue_s: float) -> None:
+    blocks = breakeven_blocks(ENGINE, bandwidth, queue_s)
+    assert 100 < blocks < 4000
+    least = int(blocks)
+    assert offered_blocks(least, 0, ENGINE, bandwidth, queue_s) == least
+    assert offered_blocks(least - 1, 0, ENGINE, bandwidth, queue_s) == 0
+
+
+def test_breakeven_of_a_fast_device_is_one_block_and_of_a_stalled_one_infinite() -> None:
+    assert breakeven_blocks(ENGINE, 1e12, 0.0) == 1
+    assert breakeven_blocks(ENGINE, 1.0, 0.0) == float("inf")
+
+
 def test_without_a_report_all_is_offered() -> None:
     assert offered_blocks(100, 0, None, 1.0, 0.0) == 100
 
 
 def test_closed_gate_lets_a_small_share_through() -> None:
     gate = Gate()
-    offers = [gate.decide(100, 10, 10, 100 + step * 0.1) for step in range(100)]
+    offers = [gate.decide(100, 10, 100 + step * 0.1) for step in range(100)]
     assert (offers.count(100), offers.count(10), gate.closed) == (5, 95, True)
-    assert gate.decide(100, 10, 100, 200.0) == 100
+    assert gate.decide(100, 100, 200.0) == 100
     assert not gate.closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -142,7 +143,7 @@ def test_long_chain_alternates_over_devices() -> None:
     names = [spot.segment.device.name for spot in spots]
     by_name = {name: sum(it.run_bytes for it in spots if it.segment.device.name == name) for name in ("a", "b")}
     assert abs(by_name["a"] - by_name["b"]) <= STRIPE_BYTES + MIB
-    switches = sum(left != right for left, right in zip(names, names[1:], strict=False))
+    switches = sum(left != right for left, right in pairwise(names))
     assert 5 <= switches <= 10
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 from kvtier_client.protocol.messages import Reach
@@ -161,11 +162,11 @@ async def test_damaged_page_on_the_device_is_a_miss(rig: Rig) -> None:
     await rig.put(pool, chain, 40, Reach.FLUSHED)
     await rig.nvme.close()
     (path,) = (it.path for it in rig.config.devices)
-    with open(f"{path}/kvtier.dev", "r+b") as file:
-        image = file.read()
-        at = image.index(bytes(_payload(chain, 20)))
-        file.seek(at + 100)
-        file.write(b"\0\0\0\0")
+    file = Path(path) / "kvtier.dev"
+    image = bytearray(file.read_bytes())
+    at = image.index(bytes(_payload(chain, 20))) + 100
+    image[at : at + 4] = bytes(4)
+    file.write_bytes(image)
     await rig.start()
     pool = await rig.pool()
     assert rig.find(pool, chain) == (40, 0)
