@@ -130,6 +130,7 @@ class Recovery:
             segment.staged = False
             log("segment.not_read", device=segment.device.name, unit=segment.unit)
             return 0
+        self.found["segments_sealed" if first.sealed else "segments_scanned"] += 1
         segment.sealed_on_media = first.sealed
         segment.entries, segment.top = contents.pages, first.end
         segment.runs = list(first.runs)
