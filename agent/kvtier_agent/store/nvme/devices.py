@@ -94,6 +94,8 @@ class Device:
         self._movers = _DeviceMovers(kind, arena, self._greet)
         self._tasks = Tasks()
         self.health = Health()
+        self.note = ""
+        """What there is to say of a device that is well."""
         self.estimate = Estimator()
         self.counters: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self.superblock: Superblock | None = None
@@ -142,7 +144,7 @@ class Device:
         return DeviceSnapshot(
             self.name,
             health.state.value,
-            health.error,
+            health.error or self.note,
             self.direct,
             self.units * self.unit_bytes,
             used_bytes,

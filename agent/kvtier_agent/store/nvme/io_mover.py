@@ -23,6 +23,7 @@ from typing import Any, Final
 from ..arena_format import PAGE, round_up
 from ..checksums import payload_digest
 from ..chunkmap import ChunkMaps
+from ..errors import FormatRefused
 from ..jobs import Failed
 from ..log import log
 from ..moverproc import Reply, run_mover
@@ -158,18 +159,24 @@ class DeviceMover:
 
     def _list_units(self, job: jobs.ListUnits) -> list[jobs.Result]:
         device, found, damaged = self._device, [], 0
+        foreign: list[int] = []
         cut = device.superblock
         page = buffer(PAGE)
         for unit in range(cut.units):
             read_all(device.fd, [page], cut.unit_at(unit))
-            segment = decode_segment_header(f"unit {unit} of {self._path}", page, unit, cut.unit_bytes)
+            try:
+                segment = decode_segment_header(f"unit {unit} of {self._path}", page, unit, cut.unit_bytes)
+            except FormatRefused as error:
+                log("segment.refused", error=error)
+                foreign.append(unit)
+                continue
             if segment is not None:
                 found.append(jobs.UnitFound(unit, *segment))
             else:
                 damaged += page[:8] != bytes(8)
         step = 4096
         return [
-            jobs.UnitsListed(job.id, found[at : at + step], damaged, more=at + step < len(found))
+            jobs.UnitsListed(job.id, found[at : at + step], foreign, damaged, more=at + step < len(found))
             for at in range(0, max(len(found), 1), step)
         ]
 

@@ -223,6 +223,8 @@ class UnitsListed(msgspec.Struct, frozen=True, tag="units_listed"):
 
     id: int
     units: list[UnitFound]
+    foreign: list[int]
+    """Units with a segment of another format: left as they are."""
     damaged: int
     """Units whose header is there and not believed."""
     more: bool = False

@@ -52,7 +52,8 @@ class Loader:
         left = list(pages)
         self._figures[pool.uid].look(pool, left, loop.time())
         while left:
-            plan = pool.index.read_plan(left, REQUEST_BYTES, _MAX_PIECES, MAX_GAP_BYTES, time.time())
+            free = self._free_slots(pool, left)
+            plan = pool.index.read_plan(left[:free], REQUEST_BYTES, _MAX_PIECES, MAX_GAP_BYTES, time.time())
             readable = True
             for (segment, offset, size, taken), following in zip(plan, [*plan[1:], None], strict=False):
                 if following is not None and following[0] == segment:
@@ -70,10 +71,16 @@ class Loader:
                 break
             if not await self._room.make_room(pool, round_up(place[2], PAGE), deadline):
                 break
-            if not plan:  # there was room, and someone else took it
+            if free and not plan:  # there was room, and someone else took it
                 await pool.progress.wait(min(deadline, loop.time() + _STALL_S))
         if under_way:
             await asyncio.wait(under_way, timeout=max(0.0, deadline - loop.time()))
+
+    def _free_slots(self, pool: PoolView, pages: Sequence[int]) -> int:
+        """For how many of `pages`, going by the first one's class, slots may be taken now."""
+        place = pool.index.place_of(pages[0])
+        free = self._room.free_slots(pool, round_up(place[2], PAGE)) if place is not None else None
+        return len(pages) if free is None else min(free, len(pages))
 
     def _submit(
         self,

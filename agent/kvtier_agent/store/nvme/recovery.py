@@ -43,6 +43,8 @@ class Recovery:
     def __init__(self, books: Books, journal: Journal, keeper: Keeper) -> None:
         self._books, self._journal, self._keeper = books, journal, keeper
         self._listed: set[str] = set()
+        self._put_off: set[int] = set()
+        """Segments that are left for the next start."""
         self.found: Counter[str] = Counter(segments_sealed=0, segments_scanned=0)
         """Segments that were read back, by how."""
 
@@ -165,7 +167,17 @@ class Recovery:
         finally:
             segment.io -= 1
 
+    def put_off(self, pool: PoolView) -> None:
+        """What is left of the pool waits for the next start, untouched; its devices say so."""
+        for segment in self._books.space(pool.uid).segments.values():
+            if not segment.staged and segment.number not in self._put_off:
+                self._put_off.add(segment.number)
+                segment.device.note = (
+                    "some of it was not readable when its pools were recovered, and is used after a restart"
+                )
+                log("segment.put_off", pool=pool.uid, device=segment.device.name, unit=segment.unit)
+
     def is_whole(self, pool: PoolView) -> bool:
         """Whether nothing of the pool is left for later, but on devices that are not read now."""
         segments = self._books.space(pool.uid).segments.values()
-        return all(it.staged or it.io or not it.device.health.readable for it in segments)
+        return all(it.staged or it.io or it.number in self._put_off or not it.device.health.readable for it in segments)

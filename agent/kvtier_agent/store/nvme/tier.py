@@ -306,7 +306,13 @@ class Nvme:
                 log("device.unclaimed_pool", device=device.name, pool=uid)
 
     async def _stage_late(self, pool: PoolView) -> None:
-        """What could not be read when the pool was recovered joins it now."""
+        """What could not be read when the pool was recovered joins it, as long as nothing else is in it.
+
+        An index that is in use takes no more from recovery: what is there later is used from the next start on.
+        """
+        if pool.index.blocks:
+            self._recovery.put_off(pool)
+            return
         await self._recovery.stage(pool)
         while not pool.index.link(1000):
             await asyncio.sleep(0)

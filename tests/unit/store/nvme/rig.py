@@ -74,6 +74,11 @@ class RigRoom:
         self._next = time.time_ns()
         self.relieve: Callable[[PoolView, int], None] = lambda *_: None
 
+    def free_slots(self, pool: PoolView, slot_bytes: int) -> int | None:
+        """No limit: the rig's pools have their memory from the start."""
+        del pool, slot_bytes
+        return None
+
     async def make_room(self, pool: PoolView, slot_bytes: int, deadline: float) -> bool:
         """As the store's: one step towards a slot."""
         if self.used[pool.uid] + slot_bytes <= self.dram_bytes:

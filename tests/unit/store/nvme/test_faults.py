@@ -1,0 +1,194 @@
+"""Devices that are late, fail, fill up, turn read-only or go away, and are used again by themselves once they are well."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from kvtier_agent.store.nvme.health import DeviceState, Limits
+from kvtier_client.protocol.messages import Reach
+
+from dev.faults.device import FaultyFolder
+from dev.faults.filesystems import empty, fill, small_file_system
+from dev.faults.place import FaultsUnavailable, open_place
+from dev.faults.rules import Kind, Rules
+from tests.unit.store.nvme.rig import MIB, Chain, Rig, RigPool
+
+LIMITS = Limits(late_s=3.0, hung_s=60.0, open_s=60.0, probe_s=5.0)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    try:
+        opened = open_place()
+        with opened as folder:
+            yield folder
+    except FaultsUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def device(place: Path) -> Iterator[FaultyFolder]:
+    with FaultyFolder(place) as folder:
+        yield folder
+
+
+@pytest.fixture
+async def rig(arena: Path, device: FaultyFolder) -> AsyncIterator[Rig]:
+    made = Rig(arena, [device.folder], capacity=64 * MIB, limits=LIMITS)
+    await made.start()
+    yield made
+    device.heal()
+    device.release()
+    await made.kill()
+
+
+def _state(rig: Rig) -> DeviceState:
+    return rig.nvme._books.devices[0].health.state
+
+
+async def _stored(rig: Rig, name: str = "a", blocks: int = 40) -> tuple[RigPool, Chain]:
+    """A chain that lies on the device alone."""
+    pool, chain = await rig.pool(), Chain(name)
+    assert await rig.put(pool, chain, blocks, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+    await rig.kill()
+    await rig.start()
+    return await rig.pool(), chain
+
+
+async def test_late_reads_are_misses_by_the_deadline_and_served_later(rig: Rig, device: FaultyFolder) -> None:
+    pool, chain = await _stored(rig)
+    device.set(Rules(delay_s={Kind.READ: 3600.0}))
+    begun = asyncio.get_running_loop().time()
+    assert await rig.get(pool, chain, 0.3) == 0
+    assert asyncio.get_running_loop().time() - begun < 3.0
+    await rig.until(lambda: _state(rig) is DeviceState.SLOW)
+    assert await rig.get(pool, chain, 0.3) == 0
+    device.heal()
+    device.release()
+    await rig.until(lambda: _state(rig) is DeviceState.READY, 60.0)
+    assert await rig.get(pool, chain) == 40
+
+
+async def test_failing_reads_are_misses_and_lose_nothing(rig: Rig, device: FaultyFolder) -> None:
+    pool, chain = await _stored(rig)
+    device.set(Rules(errno={Kind.READ: errno.EIO}))
+    for _ in range(4):
+        assert await rig.get(pool, chain, 2.0) == 0
+    await rig.until(lambda: _state(rig) is DeviceState.FAILED)
+    device.heal()
+    await rig.until(lambda: _state(rig) is DeviceState.READY, 60.0)
+    assert await rig.get(pool, chain) == 40
+    assert pool.counters["pages_lost_nvme"] == 0
+
+
+@pytest.mark.parametrize("rules", [Rules(read_only=True), Rules(errno={Kind.WRITE: errno.EIO})], ids=["EROFS", "EIO"])
+async def test_device_that_takes_no_writes_is_read_and_written_to_again_later(
+    rig: Rig, device: FaultyFolder, rules: Rules
+) -> None:
+    pool, chain = await _stored(rig)
+    device.set(rules)
+    later = Chain("b")
+    assert await rig.put(pool, later, 8, Reach.SEALED) is Reach.DRAM
+    await rig.until(lambda: _state(rig) is DeviceState.READ_ONLY)
+    assert await rig.get(pool, chain) == 40
+    device.heal()
+    await rig.until(lambda: _state(rig) is DeviceState.READY, 60.0)
+    await rig.until(lambda: pool.counters["pages_written_nvme"] >= 8, 60.0)
+    assert await rig.put(pool, later, 8, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+
+
+async def test_device_that_is_gone_is_used_again_when_it_is_back(rig: Rig, device: FaultyFolder) -> None:
+    pool, chain = await _stored(rig)
+    device.set(Rules(gone=True))
+    for _ in range(4):
+        assert await rig.get(pool, chain, 2.0) == 0
+    await rig.until(lambda: _state(rig) is DeviceState.GONE, 60.0)
+    device.heal()
+    await rig.until(lambda: _state(rig) is DeviceState.READY, 60.0)
+    assert await rig.get(pool, chain) == 40
+
+
+async def test_failing_device_leaves_the_other_one_at_work(arena: Path, device: FaultyFolder, tmp_path: Path) -> None:
+    rig = Rig(arena, [device.folder, tmp_path], capacity=128 * MIB, limits=LIMITS)
+    await rig.start()
+    try:
+        pool = await rig.pool()
+        device.set(Rules(errno={Kind.WRITE: errno.EIO, Kind.READ: errno.EIO}))
+        for number in range(4):
+            await rig.put(pool, Chain(f"lost-{number}"), 4, Reach.SEALED)
+        kept = Chain("kept")
+        assert await rig.put(pool, kept, 20, Reach.FLUSHED) is Reach.FLUSHED
+    finally:
+        device.heal()
+        await rig.kill()
+
+
+async def test_device_that_comes_late_brings_what_lies_on_it(arena: Path, tmp_path: Path) -> None:
+    rig = await _one_that_comes_late(arena, tmp_path)
+    try:
+        pool, chain = await rig.pool(), Chain("a")
+        chain.extend(10)
+        assert rig.find(pool, chain) == (0, 0)
+        (tmp_path / "away").rename(tmp_path / "one")
+        await rig.until(lambda: rig.find(pool, chain)[0] == 10, 60.0)
+        pool.index.check()
+        assert await rig.get(pool, chain) == 10
+    finally:
+        await rig.kill()
+
+
+async def test_device_that_comes_too_late_is_kept_for_the_next_start(arena: Path, tmp_path: Path) -> None:
+    rig = await _one_that_comes_late(arena, tmp_path)
+    try:
+        pool, chain = await rig.pool(), Chain("a")
+        chain.extend(10)
+        await rig.put(pool, Chain("new"), 3)
+        (tmp_path / "away").rename(tmp_path / "one")
+        await rig.until(lambda: "after a restart" in rig.nvme.devices()[0].message, 60.0)
+        await rig.kill()
+        await rig.start()
+        pool = await rig.pool()
+        assert rig.find(pool, chain) == (10, 0)
+    finally:
+        await rig.kill()
+
+
+async def _one_that_comes_late(arena: Path, tmp_path: Path) -> Rig:
+    """A store whose device is away, with a chain `a` of ten blocks on it."""
+    (tmp_path / "one").mkdir()
+    rig = Rig(arena, [tmp_path / "one"], capacity=64 * MIB, limits=LIMITS)
+    await rig.start()
+    assert await rig.put(await rig.pool(), Chain("a"), 10, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+    await rig.kill()
+    (tmp_path / "one").rename(tmp_path / "away")
+    assert await rig.start() == set()
+    return rig
+
+
+async def test_full_file_system_bounds_the_units_until_there_is_room(arena: Path, place: Path) -> None:
+    with small_file_system(place, 64 * MIB) as folder:
+        (folder / "device").mkdir()
+        (folder / "ballast").mkdir()
+        rig = Rig(arena, [folder / "device"], capacity=128 * MIB, limits=LIMITS)
+        await rig.start()
+        try:
+            pool = await rig.pool()
+            first = Chain("first", MIB)
+            assert await rig.put(pool, first, 4, Reach.FLUSHED) is Reach.FLUSHED
+            fill(folder / "ballast")
+            chains = [Chain(f"c{number}", MIB) for number in range(6)]
+            for chain in chains:
+                await rig.put(pool, chain, 3, Reach.SEALED)
+            assert _state(rig) in (DeviceState.FULL, DeviceState.READY)
+            assert rig.nvme.devices()[0].counters["errors"] > 0
+            empty(folder / "ballast")
+            await rig.until(lambda: _state(rig) is DeviceState.READY, 60.0)
+            last = Chain("last", MIB)
+            assert await rig.put(pool, last, 6, Reach.FLUSHED, 30.0) is Reach.FLUSHED
+            assert await rig.get(pool, last) == 6
+        finally:
+            await rig.kill()
