@@ -111,7 +111,8 @@ class Index:
         header_bytes: int,
         generations: bytes,
     ) -> None:
-        """header_at: of the first slot's generation in the file; generations: u64 LE per slot, or b"" for a fresh chunk."""
+        """header_at: of the first slot's generation in the file; generations: u64 LE per slot, or b"" for a fresh
+        chunk."""
     def free_slots(self, slot_bytes: int) -> int: ...
     def can_evict(self, slot_bytes: int) -> bool: ...
     def chunks(self) -> list[tuple[int, int, int, int, bool, float]]:
