@@ -392,7 +392,8 @@ EvictionPolicyField = Annotated[
     Field(
         description="Which blocks leave a full tier first. `default`: those least likely to be asked for again soon, "
         "as learned from what this pool's clients ask for. `lru`: those asked for longest ago. Either way the end of a "
-        "prefix leaves before its beginning. A change acts within seconds and drops nothing by itself."
+        "prefix leaves before its beginning. A change acts from the next start of each node's store on, and drops "
+        "nothing by itself."
     ),
 ]
 TtlField = Annotated[
