@@ -44,6 +44,7 @@ class RealStore:
         self._log = folder / "store.log"
         (folder / "nvme").mkdir()
         pool = {"name": "test", "uid": "pool-1", "dramQuota": dram, "nvmeQuota": nvme, "socket": str(self.socket)}
+        pool["eviction"] = "lru"  # so that what a test stores pushes out what it stored before
         config: dict[str, Any] = {
             "arena": {"path": str(arena), "capacity": dram},
             "nvme": {"capacity": nvme, "devices": [{"name": "d0", "path": str(folder / "nvme")}]},
