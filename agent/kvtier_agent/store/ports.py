@@ -37,6 +37,12 @@ class PoolView(Protocol):
 class SlotRoom(Protocol):
     """Makes room in DRAM for pages that are read from nvme."""
 
+    def free_slots(self, pool: PoolView, slot_bytes: int) -> int | None:
+        """How many slots of this class may be taken now; None: any number, since the pool has all its memory.
+
+        Nothing is evicted while the pool may still grow: then `make_room` makes the next chunk.
+        """
+
     async def make_room(self, pool: PoolView, slot_bytes: int, deadline: float) -> bool:
         """Whether the pool has a slot of this class free or evictable now (the loop's time for `deadline`)."""
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
 from kvtier_client.protocol.messages import Put, PutReply, Reach, RefusalCode
-from kvtier_index import BUSY, Refused
+from kvtier_index import BUSY, FRESH, Refused
 
 from . import jobs
 from .arena_format import PAGE, round_up
@@ -93,17 +93,20 @@ class Puts:
 
     async def _put(self, request: _Request) -> PutReply:
         pool, message, plan = request.pool, request.message, request.plan
-        storing = _Storing()
-        if await self._wait_for_others(request):
-            try:
-                await self._store(request, storing)
-            except Refused:
-                if not storing.seen:
-                    raise
-            finally:  # a copy that has begun ends by itself; until then the staging is kept
-                stored = sum([await copy for copy in storing.copies])
-        else:
+        states = await self._states(request)
+        if states is None:
             return PutReply(message.request_id, 0, 0, None)
+        storing = _Storing()
+        try:
+            if FRESH in states:
+                await self._store(request, storing)
+            else:
+                storing.seen = len(plan.pages)
+        except Refused:
+            if not storing.seen:
+                raise
+        finally:  # a copy that has begun ends by itself; until then the staging is kept
+            stored = sum([await copy for copy in storing.copies])
         if storing.obstacle is not None and not storing.seen:
             raise Refusal(RefusalCode.NO_ROOM, storing.obstacle.reason)
         chain = pool.index.chain_of(message.layout, plan.pages[-1][0], [key[:2] for key in plan.keys])
@@ -116,13 +119,16 @@ class Puts:
             reached = await self._core.nvme.settle(pool, chain, message.reach, request.deadline)
         return PutReply(message.request_id, stored, storing.known, reached)
 
-    async def _wait_for_others(self, request: _Request) -> bool:
-        """Whether nobody else stores any of the pages, or the parent, by the deadline. Raises Refused."""
+    async def _states(self, request: _Request) -> list[int] | None:
+        """Which pages are known and which fresh, once nobody else stores any of them, or the parent.
+
+        None: someone still does at the deadline. Raises Refused.
+        """
         pool, message = request.pool, request.message
-        while BUSY in pool.index.check_put(message.layout, message.parent, request.plan.pages):
+        while BUSY in (states := pool.index.check_put(message.layout, message.parent, request.plan.pages)):
             if not await pool.progress.wait(request.deadline):
-                return False
-        return True
+                return None
+        return states
 
     async def _store(self, request: _Request, storing: _Storing) -> None:
         """Take slots for the new pages as far as there is room, and start to copy into them. Raises Refused."""
@@ -140,14 +146,15 @@ class Puts:
                 storing.obstacle = NoRoom("the movers were busy until the deadline")
                 return
             taken: list[tuple[int, int]] = []
+            first, free = storing.seen, self._room.free_slots(pool, slot_bytes)
+            count = stop - first if free is None else min(stop - first, free)
             try:
-                first = storing.seen
                 taken, seen, busy = pool.index.reserve(
                     message.layout,
                     plan.parents[first],
-                    plan.pages[first:stop],
+                    plan.pages[first : first + count],
                     0,
-                    stop - first,
+                    count,
                     unix_now(),
                     self._room.max_slots(pool),
                 )

@@ -63,6 +63,12 @@ class Room:
         quota = pool.grant.dram_quota if pool.grant else 0
         return max(0, min(most_slots(quota, mean), most_slots(int(config.arena.capacity), mean) - others))
 
+    def free_slots(self, pool: PoolView, slot_bytes: int) -> int | None:
+        """See ports.SlotRoom."""
+        if decide_growth(self._view(self._core.pools[pool.uid]), slot_bytes) is None:
+            return None
+        return pool.index.free_slots(slot_bytes)
+
     async def make_room(self, pool: PoolView, slot_bytes: int, deadline: float) -> bool:
         """See ports.SlotRoom."""
         return await self.make(self._core.pools[pool.uid], slot_bytes, deadline, for_load=True) is None

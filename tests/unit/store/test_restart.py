@@ -278,6 +278,25 @@ def test_deleted_blocks_do_not_come_back_and_what_was_stored_after_them_stays(ma
         assert client.lookup(hashes_of(other)).whole_blocks == 0
 
 
+def test_chain_that_was_read_last_before_a_kill_leaves_last_after_it(make_store: MakeStore) -> None:
+    store = make_store()
+    del store.config["nvme"]
+    store.config["pools"] = [store.pool_config(eviction="lru")]
+    chains = [chain(name, 30) for name in "abcd"]
+    with store.start().connect() as client:
+        for blocks in chains:
+            client.put(None, blocks)
+        time.sleep(1.1)  # uses are noted in seconds
+        client.release(client.get(hashes_of(chains[0])))
+        time.sleep(6.0)  # and now and then
+    store.kill()
+    with store.start().connect() as client:
+        assert [client.lookup(hashes_of(blocks)).whole_blocks for blocks in chains] == [30] * 4
+        client.put(None, chain("e", 60))
+        assert client.lookup(hashes_of(chains[0])).whole_blocks == 30
+        assert sum(client.lookup(hashes_of(blocks)).whole_blocks for blocks in chains[1:]) <= 35
+
+
 def test_deletion_of_a_block_that_left_the_index_holds_after_a_restart(make_store: MakeStore) -> None:
     """Its slot keeps the page's bytes and commit word until another page takes it."""
     store = make_store()
