@@ -279,10 +279,11 @@ impl Index {
             }
             evicted = true;
         };
-        if hangs_on != NONE && self.pages[hangs_on].is_present() {
-            self.warm_above(hangs_on, at.seconds);
-        }
-        if self.policy.wants_requests() && !at.has_begun {
+        if !self.policy.wants_requests() {
+            if hangs_on != NONE && self.pages[hangs_on].is_present() {
+                self.warm_above(hangs_on, at.seconds);
+            }
+        } else if !at.has_begun {
             at.has_begun = true;
             self.begin_put(at, &block, given, index);
         }

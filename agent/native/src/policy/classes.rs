@@ -26,46 +26,46 @@ pub fn levels_of(class: Class) -> [usize; 4] {
 }
 
 /// How often the block was hit, as far as the class tells (5 stands for more, too).
-pub fn hits_of(class: Class) -> usize {
-    levels_of(class)[0]
+pub fn hits_of(class: Class) -> u8 {
+    levels_of(class)[0] as u8
 }
 
-/// What the running request tells about the lives that it begins.
+/// What is known of one request while its blocks are touched and stored.
 #[derive(Default)]
 pub struct Context {
+    /// Blocks of the chain as far as the request goes.
     asked: usize,
-    new_level: usize,
+    /// Leading blocks that were here.
     resident: usize,
-    /// Hits of the blocks after the resident ones that were here once, as far as is remembered.
-    remembered: Vec<usize>,
+    /// Hits, when they were here, of the blocks after the resident ones that are remembered; the rest is new.
+    remembered: Vec<u8>,
 }
 
 impl Context {
-    /// A request for `asked` blocks, the first `resident` of which are here; `missing` are the next ones' digests.
-    pub fn of(asked: usize, resident: usize, missing: &[u64], lives: &Lives) -> Self {
-        let mut remembered = Vec::new();
-        // From the end: a block that was forgotten or not sampled was hit at least as often as those after it.
+    /// A request of which the lives so far may remember more than is resident.
+    pub fn remembering(asked: usize, resident: usize, missing: &[u64], lives: &Lives) -> Self {
+        // From the end: a block that is not sampled was hit at least as often as those after it.
         let mut hits = None;
+        let mut remembered = Vec::new();
         for &hash in missing.iter().rev() {
-            if let Some(life) = lives.find(hash) {
-                hits = Some(hits_of(life.class));
-            }
+            hits = lives.find(hash).map(|life| hits_of(life.class)).or(hits);
             remembered.extend(hits);
         }
         remembered.reverse();
-        let new = asked.saturating_sub(resident + remembered.len());
-        Self { asked, new_level: level(&NEW_BLOCKS, new), resident, remembered }
+        Self { asked, resident, remembered }
     }
 
-    /// How often the block at `position`, not resident, was hit when it was here; None if it is not known.
-    pub fn remembered_hits(&self, position: usize) -> Option<usize> {
+    /// How often the block at `position`, not resident, was hit when it was here; None if it is new.
+    pub fn remembered_hits(&self, position: usize) -> Option<u8> {
         self.remembered.get(position.checked_sub(self.resident)?).copied()
     }
 
     /// The class of the life that begins for the block at `position`, hit so many times by now.
-    pub fn class(&self, position: usize, hits: usize) -> Class {
+    pub fn class(&self, position: usize, hits: u8) -> Class {
+        let new = self.asked.saturating_sub(self.resident + self.remembered.len());
         let last = usize::from(position + 1 == self.asked);
-        let levels = [hits.min(LEVELS[0] - 1), self.new_level, level(&POSITIONS, position), last];
+        let hits = usize::from(hits).min(LEVELS[0] - 1);
+        let levels = [hits, level(&NEW_BLOCKS, new), level(&POSITIONS, position), last];
         levels.iter().zip(LEVELS).fold(0, |class, (level, count)| class * count + level) as Class
     }
 }
@@ -73,4 +73,23 @@ impl Context {
 /// How many of the ascending `bounds` the value has reached.
 fn level(bounds: &[usize], value: usize) -> usize {
     bounds.iter().take_while(|&&bound| bound <= value).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CLASSES, Class, Context, levels_of};
+
+    #[test]
+    fn class_of_a_request_has_the_levels_of_its_features() {
+        let request = Context { asked: 12, resident: 3, remembered: vec![2, 1] };
+        assert_eq!(levels_of(request.class(11, 0)), [0, 3, 4, 1]);
+        assert_eq!(levels_of(request.class(0, 9)), [5, 3, 0, 0]);
+        assert_eq!([2, 3, 4, 5].map(|position| request.remembered_hits(position)), [None, Some(2), Some(1), None]);
+    }
+
+    #[test]
+    fn every_class_has_levels_of_its_own() {
+        let all: std::collections::HashSet<_> = (0..CLASSES as Class).map(levels_of).collect();
+        assert_eq!(all.len(), CLASSES);
+    }
 }

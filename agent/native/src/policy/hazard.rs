@@ -7,8 +7,8 @@
 //! about to ask again, and a prompt that thousands share more than either.
 //!
 //! Only blocks whose children have nothing in DRAM stand for choice. Time is the blocks stored, in units of what the pool
-//! holds, so nothing depends on clocks, load or block size. A call is O(1) on average; a fit, once in 128 requests, takes
-//! less than a millisecond.
+//! holds, so nothing depends on clocks, load or block size. A call is O(1) on average; a fit, at most once in 128 lives
+//! of blocks that are followed, takes half a millisecond.
 
 use std::collections::VecDeque;
 
@@ -24,8 +24,8 @@ use crate::tree::is_node;
 const TICKS_PER_TURNOVER: f64 = 1024.0;
 /// A pool is taken to hold this many blocks at least.
 const LEAST_BLOCKS: u64 = 256;
-/// Requests between two fits of the model: a 16th of those seen, at least and at most this many.
-const FIT_EVERY: (u64, u64) = (8, 128);
+/// Lives (of followed blocks) between two fits of the model: a 16th of those seen, within these bounds.
+const FIT_EVERY: (u64, u64) = (128, 1536);
 /// Ticks within which a use of a block is taken for the same as one before.
 const FRESH_TICKS: u32 = 2;
 /// Size classes by powers of two have shelves of their own.
@@ -42,7 +42,6 @@ pub struct Hazard {
     clock: f64,
     /// The tick of the running request: its blocks begin their lives together.
     now: u32,
-    requests: u64,
     next_fit: u64,
     /// Blocks that are known, in whatever tier.
     known: u64,
@@ -66,7 +65,6 @@ impl Hazard {
         Self {
             clock: 0.0,
             now: 0,
-            requests: 0,
             next_fit: 0,
             known: 0,
             context: Context::default(),
@@ -93,18 +91,18 @@ impl Hazard {
 
     pub fn begin(&mut self, request: &Request) {
         self.now = self.clock as u32;
-        self.requests += 1;
-        self.lives.set_capacity(self.known.max(LEAST_BLOCKS) as usize);
+        self.lives.resize(self.known.max(LEAST_BLOCKS) as usize);
         self.lives.advance(self.now);
-        if self.requests >= self.next_fit {
+        let begun = self.lives.begun();
+        if begun >= self.next_fit {
             self.model.fit(&mut self.lives, self.now);
             self.homes.iter_mut().flatten().for_each(|shelves| shelves.reprice(&self.model));
-            self.next_fit = self.requests + (self.requests / 16).clamp(FIT_EVERY.0, FIT_EVERY.1);
+            self.next_fit = begun + (begun / 16).clamp(FIT_EVERY.0, FIT_EVERY.1);
         }
         for shelves in self.homes.iter_mut().flatten() {
             shelves.advance(&mut self.entries, self.now, &self.model);
         }
-        self.context = Context::of(request.asked, request.known, request.missing, &self.lives);
+        self.context = Context::remembering(request.asked, request.known, request.missing, &self.lives);
     }
 
     pub fn touch(&mut self, block: u32, digest: u64, position: usize) {
@@ -149,7 +147,7 @@ impl Hazard {
 
     pub fn recovered(&mut self, block: u32, position: usize, is_last: bool, rank: usize, total: usize) {
         let asked = position + 1 + usize::from(!is_last);
-        let class = Context::of(asked, asked, &[], &self.lives).class(position, 0);
+        let class = Context::remembering(asked, asked, &[], &self.lives).class(position, 0);
         if self.entries[block].class == NO_CLASS {
             self.known += 1;
         }
@@ -182,7 +180,7 @@ impl Hazard {
         let is_leaf = entry.hot == 0;
         if entry.class == NO_CLASS {
             self.known += 1;
-            let class = Context::of(1, 1, &[], &self.lives).class(0, 0);
+            let class = Context::remembering(1, 1, &[], &self.lives).class(0, 0);
             self.set_life(seat.node, class, self.now);
         }
         if is_leaf {

@@ -6,6 +6,7 @@
 
 use super::classes::{CLASSES, Class};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Age buckets: below a tick, then by factors of the square root of two up to 90 turnovers and beyond.
 pub const BUCKETS: usize = 34;
@@ -32,9 +33,29 @@ pub fn bucket_bounds() -> [u32; BUCKETS + 1] {
     bounds
 }
 
-/// One block of so many is sampled.
+/// One in how many blocks is followed in a pool of `capacity`.
 fn sample_of(capacity: usize) -> u64 {
     (TURNOVERS * capacity).div_ceil(RING).next_power_of_two() as u64
+}
+
+/// Block hashes need no more than a multiplication (D. E. Knuth, 1973): sampling leaves their lowest bits alike.
+#[derive(Default)]
+struct Multiplied(u64);
+
+impl Hasher for Multiplied {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
 }
 
 /// One life of a sampled block.
@@ -54,7 +75,7 @@ pub struct Lives {
     begun: u64,
     /// By bucket: the number of the first life that has not reached it.
     reached: [u64; BUCKETS],
-    open: HashMap<u64, u64>,
+    open: HashMap<u64, u64, BuildHasherDefault<Multiplied>>,
     returns: Vec<f64>,
     time: Vec<f64>,
     /// Open lives in the cell, and the sum of their starts: their time in the bucket so far is what these give.
@@ -71,7 +92,7 @@ impl Lives {
             ring: Vec::new(),
             begun: 0,
             reached: [0; BUCKETS],
-            open: HashMap::new(),
+            open: HashMap::default(),
             returns: vec![0.0; CELLS],
             time: vec![0.0; CELLS],
             inside: vec![0.0; CELLS],
@@ -80,9 +101,14 @@ impl Lives {
         }
     }
 
-    /// The pool holds so many blocks by now.
-    pub fn set_capacity(&mut self, capacity: usize) {
+    /// The pool has another capacity. Lives that are no longer sampled end unseen.
+    pub fn resize(&mut self, capacity: usize) {
         self.sample = sample_of(capacity);
+    }
+
+    /// Lives followed so far.
+    pub fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// The open life of a block, resident or not, if it is sampled and not too long ago.
@@ -149,7 +175,7 @@ impl Lives {
         }
     }
 
-    /// Lets old counts fade, then calls `each` for every cell of `class` with its returns and its time.
+    /// Lets the counts of `classes` fade by the lives begun since the last call.
     pub fn fade(&mut self, classes: &[Class]) {
         let keep = (-((self.begun - self.faded_at) as f64) / MEMORY).exp();
         self.faded_at = self.begun;
@@ -185,5 +211,78 @@ impl Lives {
         self.inside[cell] -= 1.0;
         self.inside_starts[cell] -= f64::from(life.start);
         self.time[cell] += f64::from(age.saturating_sub(self.bounds[bucket]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BUCKETS, Lives, RING};
+
+    /// Sums of a class over all buckets: returns, time at risk.
+    fn totals(lives: &Lives, class: u16, now: u32) -> (f64, f64) {
+        (0..BUCKETS)
+            .map(|bucket| lives.counts(class, bucket, now))
+            .fold((0.0, 0.0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
+    }
+
+    #[test]
+    fn open_life_is_at_risk_for_its_whole_age() {
+        let mut lives = Lives::new(100);
+        lives.begin(7, 3, 10);
+        for now in [11, 50, 1000] {
+            lives.advance(now);
+            assert_eq!(totals(&lives, 3, now), (0.0, f64::from(now - 10)));
+        }
+    }
+
+    #[test]
+    fn life_that_ends_leaves_one_return_in_the_bucket_of_its_age() {
+        let mut lives = Lives::new(100);
+        lives.begin(7, 3, 10);
+        lives.advance(75);
+        lives.end(7, 75);
+        let bucket = lives.bounds.partition_point(|&bound| bound <= 65) - 1;
+        assert_eq!(lives.counts(3, bucket, 500).0, 1.0);
+        assert_eq!(totals(&lives, 3, 500), (1.0, 65.5));
+        assert!(lives.find(7).is_none());
+    }
+
+    #[test]
+    fn full_ring_drops_the_oldest_life_with_its_time() {
+        let mut lives = Lives::new(100);
+        for number in 0..RING as u64 + 1 {
+            let now = number as u32 / 64;
+            lives.advance(now);
+            lives.begin(number, 5, now);
+        }
+        assert!(lives.find(0).is_none());
+        assert_eq!(lives.ring.len(), RING);
+        let now = RING as u32 / 64;
+        let at_risk: f64 = (0..RING as u32 + 1).map(|number| f64::from(now - number / 64)).sum();
+        assert_eq!(totals(&lives, 5, now), (0.0, at_risk));
+    }
+
+    #[test]
+    fn large_pool_follows_a_sample_within_the_same_memory() {
+        let mut lives = Lives::new(5_000_000);
+        for number in 0..10_000 {
+            lives.begin(number, 0, 0);
+        }
+        assert_eq!(lives.ring.len(), 10_000usize.div_ceil(lives.sample as usize));
+        assert_eq!(lives.sample, 256);
+    }
+
+    #[test]
+    fn fading_halves_what_was_counted_when_enough_lives_have_begun() {
+        let mut lives = Lives::new(100);
+        lives.begin(1, 2, 0);
+        lives.end(1, 0);
+        lives.fade(&[2]);
+        let before = totals(&lives, 2, 0).0;
+        for number in 0..22_713 {
+            lives.begin(number + 10, 9, 0);
+        }
+        lives.fade(&[2]);
+        assert!((totals(&lives, 2, 0).0 / before - 0.5).abs() < 1e-3);
     }
 }

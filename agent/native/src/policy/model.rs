@@ -192,3 +192,67 @@ fn width(bounds: &[u32; BUCKETS + 1], bucket: usize) -> f64 {
     let last = bucket + 1 == BUCKETS;
     f64::from(if last { bounds[bucket] } else { bounds[bucket + 1] - bounds[bucket] })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{BUCKETS, Lives, Model, width};
+
+    /// The Gittins index of a bucket by its definition: the best ratio over all times to stop.
+    fn index_by_definition(model: &Model, multiplier: f64, from: usize) -> f64 {
+        let (mut returns, mut time, mut surviving, mut best) = (0.0, 0.0, 1.0, 0.0f64);
+        for bucket in from..BUCKETS {
+            let hazard = model.baseline[bucket] * multiplier;
+            let ending = surviving * (1.0 - (-hazard * width(&model.bounds, bucket)).exp());
+            returns += ending;
+            time += ending / hazard;
+            surviving -= ending;
+            best = best.max(returns / time);
+        }
+        best
+    }
+
+    #[test]
+    fn index_of_a_hazard_that_rises_and_falls_is_as_defined() {
+        let mut model = Model::new();
+        for bucket in 0..BUCKETS {
+            let from_peak = bucket as f64 - 18.0;
+            model.baseline[bucket] = 1e-4 + 2e-3 * (-from_peak * from_peak / 8.0).exp();
+        }
+        model.index_class(0, 1.5);
+        for bucket in 0..BUCKETS {
+            let expected = index_by_definition(&model, 1.5, bucket);
+            assert!((f64::from(model.index(0, bucket)) / expected - 1.0).abs() < 1e-4, "bucket {bucket}");
+        }
+    }
+
+    #[test]
+    fn unfitted_model_ranks_by_age_and_by_hits() {
+        let mut model = Model::new();
+        let (new, hit) = (0, 128);
+        model.know(new);
+        model.know(hit);
+        assert!((1..BUCKETS).all(|bucket| model.index(new, bucket) <= model.index(new, bucket - 1)));
+        assert!((0..BUCKETS).all(|bucket| model.index(hit, bucket) > model.index(new, bucket)));
+    }
+
+    #[test]
+    fn class_that_returns_more_often_gets_a_larger_index() {
+        let (mut model, mut lives) = (Model::new(), Lives::new(100));
+        let (idle, busy) = (0, 1);
+        model.know(idle);
+        model.know(busy);
+        for round in 0..400u32 {
+            let (hash, now) = (u64::from(round) * 2, round * 10);
+            lives.advance(now);
+            if round >= 2 {
+                lives.end(hash - 3, now);
+            }
+            lives.begin(hash, idle, now);
+            lives.begin(hash + 1, busy, now);
+        }
+        lives.advance(4000);
+        model.fit(&mut lives, 4000);
+        let bucket = model.bucket(15);
+        assert!(model.index(busy, bucket) > 10.0 * model.index(idle, bucket));
+    }
+}

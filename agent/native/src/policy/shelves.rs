@@ -15,6 +15,7 @@ const _: () = assert!(CELLS < NO_SHELF as usize);
 /// So many blocks of a shelf are passed over at most, when none of them can go.
 const MAX_PASSED: usize = 4096;
 
+/// So many blocks are moved on at once at most.
 const MAX_MOVED: usize = 2048;
 
 /// What the policy knows of a block.
