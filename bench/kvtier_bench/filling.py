@@ -16,6 +16,7 @@ PAGE_BYTES: Final = 4096
 CHAIN_BLOCKS: Final = 2048
 _SAY_EVERY_S: Final = 20.0
 _LONGEST_S: Final = 1800.0
+_ATTEMPTS: Final = 5
 
 
 def fill_blocks(client: Client, blocks: int, say: Callable[[str], None], first: int = 0) -> None:
@@ -27,13 +28,23 @@ def fill_blocks(client: Client, blocks: int, say: Callable[[str], None], first: 
     began = said = time.monotonic()
     chains = range(first // CHAIN_BLOCKS, blocks // CHAIN_BLOCKS)
     for chain in chains:
-        reach = Reach.FLUSHED if chain == chains[-1] else Reach.DRAM
-        stored = client.put(LAYOUT, None, payloads.pages(chain_hashes(chain, CHAIN_BLOCKS)), reach=reach)
-        if stored.reached is None:
-            raise CannotRun(f"a put of {CHAIN_BLOCKS} blocks was not taken; misses: {dict(client.misses)}")
+        _put_chain(client, payloads, chain, Reach.FLUSHED if chain == chains[-1] else Reach.DRAM)
         if time.monotonic() - began > _LONGEST_S:
             raise CannotRun(f"{(chain + 1) * CHAIN_BLOCKS:,} of {blocks:,} blocks were stored in {_LONGEST_S:.0f} s")
         if time.monotonic() - said > _SAY_EVERY_S:
             said = time.monotonic()
             done = (chain + 1) * CHAIN_BLOCKS
             say(f"  {done:,} of {blocks:,} blocks, {(done - first) / (said - began):,.0f} a second")
+
+
+def _put_chain(client: Client, payloads: Payloads, chain: int, reach: Reach) -> None:
+    """Put one chain; what a busy store did not take is put again.
+
+    Raises CannotRun when it still does not.
+    """
+    pages = payloads.pages(chain_hashes(chain, CHAIN_BLOCKS))
+    for attempt in range(_ATTEMPTS):
+        if client.put(LAYOUT, None, pages, reach=reach).reached is not None:
+            return
+        time.sleep(2.0**attempt)
+    raise CannotRun(f"{CHAIN_BLOCKS} blocks were not taken in {_ATTEMPTS} puts; misses: {dict(client.misses)}")
