@@ -187,37 +187,46 @@ class Cleaner:
 
         `may_make`: whether a segment may be made, or room for one; None: only where all of `pages` can lie together.
         """
-        async with self._moving:
-            names = [_name(pool, page) for page in pages]
-            refs = decode_refs(pool.index.refs(pages))
-            want = Want([ref.size for ref in refs], refs[0].layout, parents)
-            if may_make is None:
-                spot = await self._writer.find_whole(pool, want)
-            else:
-                spot = await self._writer.find_spot(pool, want, may_make=may_make)
-            if spot is None:
-                return None
-            current = pool.index.refs(pages) if _all_there(pool, pages, names) else b""
-            if not current:
-                return None
-            sources = [self._books.segments.get(ref.segment) for ref in refs[: spot.pages]]
-            if any(it is None or it.state is SegmentState.GONE for it in sources):
-                return None
-            serial = self._books.next_serial()
-            places = run_places(spot.offset, want.sizes[: spot.pages])
-            tails = [at for at, ref in zip(places, refs, strict=False) if ref.hash == refs[spot.pages - 1].hash]
-            self._books.space(pool.uid).place(spot, want, self._keeper.budget(pool), tails)
-            segments = {it for it in sources if it is not None} | {spot.segment}
-            for it in segments:
-                it.io += 1
-            try:
+        pool.index.pin(pages)  # their numbers have to last
+        try:
+            return await self._move_pinned(pool, pages, parents, may_make)
+        finally:
+            pool.index.unpin(pages)
+
+    async def _move_pinned(
+        self, pool: PoolView, pages: Sequence[int], parents: Sequence[tuple[int, int]], may_make: bool | None
+    ) -> tuple[int, list[tuple[int, int]]] | None:
+        names = [_name(pool, page) for page in pages]
+        refs = decode_refs(pool.index.refs(pages))
+        want = Want([ref.size for ref in refs], refs[0].layout, parents)
+        if may_make is None:
+            spot = await self._writer.find_whole(pool, want)
+        else:  # not under `_moving`: to make a segment, another may have to be compacted first
+            spot = await self._writer.find_spot(pool, want, may_make=may_make)
+        if spot is None:
+            return None
+        current = pool.index.refs(pages) if _all_there(pool, pages, names) else b""
+        if not current:
+            return None
+        sources = [self._books.segments.get(ref.segment) for ref in refs[: spot.pages]]
+        if any(it is None or it.state is SegmentState.GONE for it in sources):
+            return None
+        serial = self._books.next_serial()
+        places = run_places(spot.offset, want.sizes[: spot.pages])
+        tails = [at for at, ref in zip(places, refs, strict=False) if ref.hash == refs[spot.pages - 1].hash]
+        self._books.space(pool.uid).place(spot, want, self._keeper.budget(pool), tails)
+        segments = {it for it in sources if it is not None} | {spot.segment}
+        for it in segments:
+            it.io += 1
+        try:
+            async with self._moving:
                 if not await self._carry(pool, spot, refs[: spot.pages], current[: spot.pages * REF_BYTES], serial):
                     return None
-            finally:
-                for it in segments:
-                    it.io -= 1
-            self._moved(pool, spot, pages[: spot.pages], refs, places)
-            return spot.pages, [(spot.segment.number, at) for at in tails]
+        finally:
+            for it in segments:
+                it.io -= 1
+        self._moved(pool, spot, pages[: spot.pages], refs, places)
+        return spot.pages, [(spot.segment.number, at) for at in tails]
 
     async def _carry(self, pool: PoolView, spot: Spot, refs: Sequence[Ref], packed: bytes, serial: int) -> bool:
         """Read and write; whether all of it arrived."""
