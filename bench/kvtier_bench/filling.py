@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvtier_client.client import Client
@@ -16,7 +16,8 @@ PAGE_BYTES: Final = 4096
 CHAIN_BLOCKS: Final = 2048
 _SAY_EVERY_S: Final = 20.0
 _LONGEST_S: Final = 1800.0
-_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 3
+_PUT_S: Final = 30.0
 
 
 def fill_blocks(client: Client, blocks: int, say: Callable[[str], None], first: int = 0) -> None:
@@ -28,7 +29,8 @@ def fill_blocks(client: Client, blocks: int, say: Callable[[str], None], first: 
     began = said = time.monotonic()
     chains = range(first // CHAIN_BLOCKS, blocks // CHAIN_BLOCKS)
     for chain in chains:
-        _put_chain(client, payloads, chain, Reach.FLUSHED if chain == chains[-1] else Reach.DRAM)
+        reach = Reach.FLUSHED if chain == chains[-1] else Reach.DRAM
+        put_chain(client, payloads, chain_hashes(chain, CHAIN_BLOCKS), reach)
         if time.monotonic() - began > _LONGEST_S:
             raise CannotRun(f"{(chain + 1) * CHAIN_BLOCKS:,} of {blocks:,} blocks were stored in {_LONGEST_S:.0f} s")
         if time.monotonic() - said > _SAY_EVERY_S:
@@ -37,14 +39,14 @@ def fill_blocks(client: Client, blocks: int, say: Callable[[str], None], first: 
             say(f"  {done:,} of {blocks:,} blocks, {(done - first) / (said - began):,.0f} a second")
 
 
-def _put_chain(client: Client, payloads: Payloads, chain: int, reach: Reach) -> None:
-    """Put one chain; what a busy store did not take is put again.
+def put_chain(client: Client, payloads: Payloads, hashes: Sequence[bytes], reach: Reach = Reach.DRAM) -> None:
+    """Put a chain; what a busy store did not take is put again.
 
-    Raises CannotRun when it still does not.
+    Raises CannotRun when it still does not take it.
     """
-    pages = payloads.pages(chain_hashes(chain, CHAIN_BLOCKS))
     for attempt in range(_ATTEMPTS):
-        if client.put(LAYOUT, None, pages, reach=reach).reached is not None:
+        stored = client.put(LAYOUT, None, payloads.pages(hashes), reach=reach, deadline_s=_PUT_S)
+        if stored.reached is not None:
             return
         time.sleep(2.0**attempt)
-    raise CannotRun(f"{CHAIN_BLOCKS} blocks were not taken in {_ATTEMPTS} puts; misses: {dict(client.misses)}")
+    raise CannotRun(f"{len(hashes)} blocks were not taken in {_ATTEMPTS} puts; misses: {dict(client.misses)}")

@@ -26,7 +26,7 @@ from dev.faults.replay import apply_cut, decide_cut
 from tests.chaos.ledger import Ledger, draw
 from tests.chaos.report import CrashReport
 from tests.chaos.rounds import count
-from tests.chaos.scene import open_scene
+from tests.chaos.scene import keep_log, open_scene
 from tests.chaos.workload import BlockKey, PageKey, PutPlan
 
 DISK_BYTES: Final = 768 << 20
@@ -210,6 +210,8 @@ def try_cut(recorded: Recorded, cut: int, image: Path, rng: random.Random, repor
         count(drawn, report)
         report.failed_puts += scene.store_flushed()
         report.power_cuts += 1
+        if drawn.wrong or drawn.lost_flushed:
+            keep_log(scene, report.seed)
         scene.kill()
         scene.bury()
     return drawn.wrong

@@ -58,6 +58,12 @@ class Stretch(NamedTuple):
         return [BlockKey(self.shape.name, block) for block in self.chain[self.start :]]
 
     @property
+    def keys(self) -> list[PageKey]:
+        """The pages that are judged."""
+        blocks = self.chain[self.start :]
+        return [PageKey(self.shape.name, block, page) for block in blocks for page in self.shape.pages]
+
+    @property
     def pages(self) -> int:
         """How many pages are judged."""
         return (len(self.chain) - self.start) * len(self.shape.pages)

@@ -10,6 +10,7 @@ from kvtier_client.client import Client
 
 from kvtier_bench.context import Context, Scenario
 from kvtier_bench.figures import CannotRun, Figure
+from kvtier_bench.filling import put_chain
 from kvtier_bench.load import Job, Load
 from kvtier_bench.memory import MIB
 from kvtier_bench.stats import Timings
@@ -105,13 +106,13 @@ def _hold_all(client: Client, payloads: Payloads) -> None:
 
 
 def _fill(context: Context, store: Store, busy: PoolSpec) -> None:
-    """Fill the busy pool's nvme, so that every further put makes the cleaner work."""
+    """Fill the busy pool's nvme, so that every further put makes the cleaner work. Raises CannotRun."""
     payloads = Payloads(BUSY_PAGE_BYTES)
     chains = busy.nvme_bytes // (BUSY_CHAIN * BUSY_PAGE_BYTES)
     context.say(f"  filling {busy.nvme_bytes >> 20} MiB of nvme")
     with store.client("busy") as client:
         for chain in range(chains):
-            client.put(LAYOUT, None, payloads.pages(chain_hashes(10_000 + chain, BUSY_CHAIN)))
+            put_chain(client, payloads, chain_hashes(10_000 + chain, BUSY_CHAIN))
 
 
 SCENARIO: Final = Scenario(

@@ -8,11 +8,12 @@ from typing import Final
 
 from kvtier_bench.context import Context, Scenario
 from kvtier_bench.figures import Figure
+from kvtier_bench.filling import put_chain
 from kvtier_bench.load import Job, Load, Tally
 from kvtier_bench.memory import MIB
 from kvtier_bench.stats import percentile
 from kvtier_bench.store import one_pool, running
-from kvtier_bench.workload import LAYOUT, Payloads, chain_hashes
+from kvtier_bench.workload import Payloads, chain_hashes
 
 PAGE_BYTES: Final = MIB
 CHAIN_PAGES: Final = 16
@@ -31,7 +32,7 @@ def run(context: Context) -> Iterator[Figure]:
     with running(context.store(one_pool(quota, 2 * quota, (context.disk / "media",)))) as store:
         with store.client() as client:
             for chain in range(CHAINS):
-                client.put(LAYOUT, None, payloads.pages(chain_hashes(chain, CHAIN_PAGES)))
+                put_chain(client, payloads, chain_hashes(chain, CHAIN_PAGES))
         for clients in CLIENTS:
             path = str(store.socket())
             jobs = [Job(path, PAGE_BYTES, CHAIN_PAGES, READ_SHARE, CHAINS, seed) for seed in range(clients)]

@@ -9,11 +9,12 @@ from typing import Final
 from kvtier_bench import kernel
 from kvtier_bench.context import Context, Scenario
 from kvtier_bench.figures import CannotRun, Figure
+from kvtier_bench.filling import put_chain
 from kvtier_bench.load import Job, Load
 from kvtier_bench.memory import MIB
 from kvtier_bench.stats import growth, percentile
 from kvtier_bench.store import one_pool, running
-from kvtier_bench.workload import LAYOUT, Payloads, chain_hashes
+from kvtier_bench.workload import Payloads, chain_hashes
 
 PAGE_BYTES: Final = 256 << 10
 CHAIN_PAGES: Final = 16
@@ -35,7 +36,7 @@ def run(context: Context) -> Iterator[Figure]:
         chains = nvme * 5 // 4 // CHAIN_BYTES
         with store.client() as client:
             for chain in range(chains):
-                client.put(LAYOUT, None, payloads.pages(chain_hashes(chain, CHAIN_PAGES)))
+                put_chain(client, payloads, chain_hashes(chain, CHAIN_PAGES))
         path = str(store.socket())
         jobs = [Job(path, PAGE_BYTES, CHAIN_PAGES, 0.8, chains, seed, pause_s=0.01, remember=True) for seed in range(2)]
         memory, descriptors = [], []
