@@ -26,8 +26,8 @@ from .placement import Grown, Segment, SegmentState, Spot, Want
 from .segments import run_header_bytes, run_places
 from .writer import Writer
 
-WRITE_SHARE: Final = 0.5
-"""Bytes that the cleaner writes, of those that clients write."""
+WRITE_SHARE: Final = 0.45
+"""Payload that the cleaner writes, of what clients write: with headers and summaries it stays below half."""
 _SPARE_UNITS: Final = 2
 _MERGES_AT_ONCE: Final = 8
 """Chains in one step."""
@@ -114,7 +114,7 @@ class Cleaner:
         if victim is None:
             return False
         await self._rescue(pool, victim, KEEP_SHARE, may_make=True)
-        return victim.io == 0 and victim.state is SegmentState.SEALED and await self._keeper.free(pool, victim)
+        return self._keeper.is_idle(pool, victim) and await self._keeper.free(pool, victim)
 
     async def compact(self, pool: PoolView, device: Device, *, may_make: bool = False) -> bool:
         """Free a unit whose pages fit elsewhere. False: there is none."""
@@ -124,7 +124,7 @@ class Cleaner:
         await self._rescue(pool, victim, math.inf, may_make=may_make)
         if pool.index.segment_live(victim.number)[0]:
             return False
-        return victim.io == 0 and victim.state is SegmentState.SEALED and await self._keeper.free(pool, victim)
+        return self._keeper.is_idle(pool, victim) and await self._keeper.free(pool, victim)
 
     def _emptiest(self, pool: PoolView, device: Device) -> Segment | None:
         """The sealed unit with the fewest bytes, if these may be moved; None: the pool is full of what it keeps."""
@@ -134,7 +134,7 @@ class Cleaner:
         live = {
             it: pool.index.segment_live(it.number)[1]
             for it in self._books.space(pool.uid).segments.values()
-            if it.state is SegmentState.SEALED and it.staged and it.io == 0 and it.device is device
+            if self._keeper.is_idle(pool, it) and it.device is device
         }
         emptiest = min(live, key=lambda it: live[it], default=None)
         if emptiest is None or live[emptiest] > min(self.budget_bytes(pool), int(_COMPACT_SHARE * device.unit_bytes)):

@@ -23,6 +23,8 @@ _DROP_STEP: Final = 500
 _SLACK: Final = 1.1
 _TRIM_SLACK: Final = 4.0
 """Who lowers a quota rather keeps what is new than what is much used."""
+_SPARE_FROM: Final = 16
+"""A pool of so many units leaves one free, so that pages can be moved."""
 _VICTIM_POLLS: Final = 500
 _SEAL_POLL_S: Final = 0.01
 _SEAL_POLLS: Final = 6000
@@ -53,6 +55,12 @@ class Keeper:
         free = max(0, min(quota - used, books.capacity_bytes - books.total_bytes, on_devices)) + rest
         return Budget(free + books.space(pool.uid).reserved_bytes, quota)
 
+    async def make_spare(self, pool: PoolView, device: Device) -> Segment | None:
+        """As `make_segment`, for pages that are moved: the unit that is spared for them, and nothing freed."""
+        if not device.health.has_room or not self.fits(pool, device, spare=0):
+            return None
+        return await self._make(pool, device)
+
     async def make_segment(self, pool: PoolView, device: Device) -> Segment | None:
         """A new open segment on the device; None: there is no room, or it failed."""
         async with self._making:
@@ -60,28 +68,31 @@ class Keeper:
             while full or not self.fits(pool, device):
                 if await self.compact(pool, device):
                     continue
-                victim = await self._next_victim(pool, device if full or device.free_units == 0 else None)
+                victim = await self._next_victim(pool, device if full or device.free_units <= 1 else None)
                 if victim is None or not await self.free(pool, victim):
                     return None
                 full = False
-            self._limit_open(pool, device)
-            unit = device.take_unit()
-            if unit is None:
-                return None
-            books = self._books
-            id_ = SegmentId(pool.uid, books.next_serial(), os.urandom(8))
-            segment = Segment(books.next_number(), device, unit, id_, device.unit_bytes)
-            books.adopt(segment)
-            segment.io += 1
-            try:
-                await device.run(jobs.InitUnit(device.next_id(), unit, *id_), Priority.WRITE)
-            except (JobFailed, FormatRefused) as error:
-                log("segment.not_made", pool=pool.uid, device=device.name, error=error)
-                segment.state = SegmentState.GONE
-                books.discard(segment)
-                return None
-            finally:
-                segment.io -= 1
+            return await self._make(pool, device)
+
+    async def _make(self, pool: PoolView, device: Device) -> Segment | None:
+        self._limit_open(pool, device)
+        unit = device.take_unit()
+        if unit is None:
+            return None
+        books = self._books
+        id_ = SegmentId(pool.uid, books.next_serial(), os.urandom(8))
+        segment = Segment(books.next_number(), device, unit, id_, device.unit_bytes)
+        books.adopt(segment)
+        segment.io += 1
+        try:
+            await device.run(jobs.InitUnit(device.next_id(), unit, *id_), Priority.WRITE)
+        except (JobFailed, FormatRefused) as error:
+            log("segment.not_made", pool=pool.uid, device=device.name, error=error)
+            segment.state = SegmentState.GONE
+            books.discard(segment)
+            return None
+        finally:
+            segment.io -= 1
         if segment.state is not SegmentState.MAKING:  # purged meanwhile
             return None
         segment.state = SegmentState.OPEN
@@ -91,13 +102,15 @@ class Keeper:
             books.space(pool.uid).retire_top(before)
         return segment
 
-    def fits(self, pool: PoolView, device: Device) -> bool:
-        """Whether the pool may take another unit of the device."""
+    def fits(self, pool: PoolView, device: Device, spare: int | None = None) -> bool:
+        """Whether the pool may take another unit of the device, with `spare` ones left for moving pages into."""
         books, size = self._books, device.unit_bytes
+        if spare is None:
+            spare = int(self.quota_units(pool, size) >= _SPARE_FROM)
         used = books.used_bytes(pool.uid)
         return (
-            device.free_units > 0
-            and used + size <= self.quota_units(pool, size) * size
+            device.free_units > spare
+            and used + size <= (self.quota_units(pool, size) - spare) * size
             and books.total_bytes + size <= books.capacity_bytes
         )
 
@@ -109,10 +122,19 @@ class Keeper:
         mine = {
             it: pool.index.segment_live(it.number)[2]
             for it in self._books.space(pool.uid).segments.values()
-            if it.state is SegmentState.SEALED and it.staged and it.io == 0 and (device is None or it.device is device)
+            if self.is_idle(pool, it) and (device is None or it.device is device)
         }
         limit = min(mine.values(), default=0.0) * slack
         return min((it for it, worth in mine.items() if worth <= limit), key=lambda it: it.number, default=None)
+
+    def is_idle(self, pool: PoolView, segment: Segment) -> bool:
+        """Whether nothing goes on in the segment, and nothing is to be added, so that it may be freed."""
+        if not segment.staged or segment.io:
+            return False
+        if segment.state is SegmentState.OPEN:
+            is_top = self._books.space(pool.uid).open.get(segment.device.name) is segment
+            return not is_top and not segment.live_reservations
+        return segment.state is SegmentState.SEALED
 
     async def _next_victim(self, pool: PoolView, device: Device | None, slack: float = _SLACK) -> Segment | None:
         """As `victim`, after waiting for one that is still being sealed; where all are open, one of these is sealed."""

@@ -278,15 +278,21 @@ class Nvme:
             await asyncio.sleep(_UPKEEP_S)
             await self._free_doomed()
             for pool in list(self._pools.values()):
-                if pool.grant is None:
-                    continue
-                if not self._recovery.is_whole(pool):
-                    await self._stage_late(pool)
-                await self._keeper.trim(pool)
-                self._keeper.seal_idle(pool)
-                if not self._writer.writing(pool):
-                    self._write_back(pool, _WRITE_BACK_PAGES)
-                await self._cleaner.step(pool)
+                try:
+                    await self._keep_up_pool(pool)
+                except Exception as error:  # a defect in one pool's upkeep: the others', and the next round, go on
+                    log("nvme.upkeep_failed", pool=pool.uid, error=repr(error))
+
+    async def _keep_up_pool(self, pool: PoolView) -> None:
+        if pool.grant is None:
+            return
+        if not self._recovery.is_whole(pool):
+            await self._stage_late(pool)
+        await self._keeper.trim(pool)
+        self._keeper.seal_idle(pool)
+        if not self._writer.writing(pool):
+            self._write_back(pool, _WRITE_BACK_PAGES)
+        await self._cleaner.step(pool)
 
     async def _free_doomed(self) -> None:
         for pool, segment in list(self._doomed):

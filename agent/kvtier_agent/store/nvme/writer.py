@@ -275,7 +275,8 @@ class Writer:
                 spot = space.find_reserved(want, budget._replace(free_bytes=0))
                 if spot is not None:
                     return spot
-            if may_make and await self._keeper.make_segment(pool, device) is not None:
+            make = self._keeper.make_segment if may_make else self._keeper.make_spare
+            if await make(pool, device) is not None:
                 spot = space.on_top(want, device, budget, striped=striped)
                 if spot is not None:
                     return spot

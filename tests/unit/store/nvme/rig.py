@@ -159,7 +159,7 @@ class Rig:
         start = 0
         while start < len(pages):
             taken, stop, _ = pool.index.reserve(LAYOUT, parent, pages, start, len(pages), time.time(), 1 << 30)
-            self._fill(pool, chain, [page for _, page in taken])
+            self._fill(pool, [page for _, page in taken])
             if stop == start and not await self.room.make_room(pool, round_up(chain.size, PAGE), deadline):
                 raise TimeoutError("no room")
             start = stop
@@ -177,7 +177,7 @@ class Rig:
         found, _ = pool.index.find(LAYOUT, chain.hashes, [KEY])
         return pool.index.chain_of(LAYOUT, chain.hashes[found - 1], [(0, 0)]) if found else []
 
-    def _fill(self, pool: RigPool, chain: Chain, pages: Sequence[int]) -> None:
+    def _fill(self, pool: RigPool, pages: Sequence[int]) -> None:
         if not pages:
             return
         digests = b""

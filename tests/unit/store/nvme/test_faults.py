@@ -1,4 +1,4 @@
-"""Devices that are late, fail, fill up, turn read-only or go away, and are used again by themselves once they are well."""
+"""Devices that are late, fail, fill up, turn read-only or go away, and are used again once they are well."""
 
 from __future__ import annotations
 
