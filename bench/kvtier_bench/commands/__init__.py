@@ -6,5 +6,6 @@ from typing import Final
 
 from .bench import COMMAND as BENCH
 from .command import Command
+from .replay import COMMAND as REPLAY
 
-COMMANDS: Final[tuple[Command, ...]] = (BENCH,)
+COMMANDS: Final[tuple[Command, ...]] = (BENCH, REPLAY)
