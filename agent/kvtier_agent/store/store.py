@@ -56,7 +56,13 @@ class Store:
         self._core = Core(config, self.movers, Chunks(first_number(it.id for it in found)), alignment)
         self._room = Room(self._core)
         self._core.nvme = self._nvme = (
-            Nvme(config.nvme, arena_path, self._room, handed=handed if strict else None)
+            Nvme(
+                config.nvme,
+                arena_path,
+                self._room,
+                handed=handed if strict else None,
+                mean_page_bytes=int(config.mean_page),
+            )
             if config.nvme is not None
             else NoNvme()
         )

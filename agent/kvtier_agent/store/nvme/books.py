@@ -19,8 +19,9 @@ _SERIAL_GAP: Final = 1 << 32
 class Books:
     """What the parts of the tier share. Event loop thread only."""
 
-    def __init__(self, capacity_bytes: int, devices: list[Device]) -> None:
-        self.capacity_bytes, self.devices = capacity_bytes, devices
+    def __init__(self, capacity_bytes: int, devices: list[Device], mean_page_bytes: int = 0) -> None:
+        """`mean_page_bytes`: pages count so much at least, on average; 0: as much as they are."""
+        self.capacity_bytes, self.devices, self.mean_page_bytes = capacity_bytes, devices, mean_page_bytes
         self.segments: dict[int, Segment] = {}
         """By the index's number."""
         self.tasks = Tasks()

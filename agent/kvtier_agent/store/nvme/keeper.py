@@ -9,6 +9,7 @@ from typing import Final
 
 from ..errors import FormatRefused, JobFailed
 from ..log import log
+from ..policy import most_slots
 from ..ports import PoolView
 from . import jobs
 from .books import Books
@@ -112,6 +113,17 @@ class Keeper:
             device.free_units > spare
             and used + size <= (self.quota_units(pool, size) - spare) * size
             and books.total_bytes + size <= books.capacity_bytes
+            and not self._is_crowded(pool)
+        )
+
+    def _is_crowded(self, pool: PoolView) -> bool:
+        """Whether the segments have as many pages, dead ones included, as the index has memory for."""
+        books = self._books
+        quota = min(pool.grant.nvme_quota if pool.grant is not None else 0, books.capacity_bytes)
+        mine = sum(it.entries for it in books.space(pool.uid).segments.values())
+        everyone = sum(it.entries for it in books.segments.values()) if books.mean_page_bytes else 0
+        return mine >= most_slots(quota, books.mean_page_bytes) or everyone >= most_slots(
+            books.capacity_bytes, books.mean_page_bytes
         )
 
     def victim(self, pool: PoolView, device: Device | None = None, slack: float = _SLACK) -> Segment | None:

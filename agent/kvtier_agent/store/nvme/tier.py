@@ -49,6 +49,7 @@ class Nvme:
         room: SlotRoom,
         limits: Limits | None = None,
         handed: Handed | None = None,
+        mean_page_bytes: int = 0,
     ) -> None:
         """`handed`: brings the devices below /dev, in a cluster; None: they are opened here like folders."""
         share = int(config.capacity) // len(config.devices)
@@ -64,7 +65,7 @@ class Nvme:
             )
             for it in config.devices
         ]
-        self._books = Books(int(config.capacity), devices)
+        self._books = Books(int(config.capacity), devices, mean_page_bytes)
         self._journal = Journal(self._books.oldest_serials)
         self._keeper = Keeper(self._books)
         self._owing: Counter[str] = Counter()
