@@ -68,8 +68,8 @@ impl Recovery {
 
     fn step_of(&self, seconds: u32) -> usize {
         let range = u64::from(self.last_use.saturating_sub(self.first_use)) + 1;
-        // A node that was dropped meanwhile has no use at all.
-        (u64::from(seconds.saturating_sub(self.first_use)) * STEPS as u64 / range) as usize
+        // A node that was dropped meanwhile has no use at all, or one that was not counted into the range.
+        (u64::from(seconds.saturating_sub(self.first_use)) * STEPS as u64 / range).min(STEPS as u64 - 1) as usize
     }
 }
 
