@@ -36,6 +36,10 @@ class Edits:
     async def delete(self, pool: Pool, message: m.Delete) -> m.Done:
         """Take blocks, and all below them, out of every tier; durable on return. Raises Refusal."""
         check_chain(message.layout, message.hashes)
+        if pool.index.linking:
+            raise Refusal(
+                m.RefusalCode.NOT_READY, "a device of the pool is being read for the first time; try again in a moment"
+            )
         try:
             await self._delete(pool, message.layout, message.hashes)
         except JobFailed as error:

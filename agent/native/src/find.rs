@@ -80,7 +80,7 @@ impl Index {
             }
         }
         let wanted = self.wanted(layout, keys)?;
-        Ok(layout.zip(wanted))
+        Ok(layout.zip(wanted).filter(|_| !self.recovery.is_under_way()))
     }
 
     /// Whole leading blocks in any tier, and those that are whole in DRAM.
@@ -245,6 +245,9 @@ impl Index {
         let Some(layout) = self.tree.layouts.find(&fingerprint(layout)?) else {
             return Ok(Vec::new());
         };
+        if self.recovery.is_under_way() {
+            return Ok(Vec::new());
+        }
         let mut nodes: Vec<u32> = Vec::new();
         for (index, hash) in hashes.iter().enumerate() {
             self.tree.layouts.get(layout).check_hash(hash, index)?;

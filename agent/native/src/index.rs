@@ -576,6 +576,7 @@ impl Index {
 
     /// Up to `limit` blocks stored before this time that are to be deleted with all below them, oldest first.
     pub fn expired(&self, before: u32, limit: usize) -> Vec<u32> {
+        let limit = if self.recovery.is_under_way() { 0 } else { limit };
         self.tree.oldest_before(before).take(limit).collect()
     }
 

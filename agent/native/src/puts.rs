@@ -54,6 +54,9 @@ impl Index {
         let layout = self.tree.layouts.find(&fingerprint(layout)?);
         check_given(parent, pages)?;
         self.check_kinds(layout, parent, pages)?;
+        if self.recovery.is_under_way() {
+            return Ok(vec![State::Busy; pages.len()]);
+        }
         let all_trailing = pages.iter().all(|page| page.key.trailing != 0)
             && layout.is_none_or(|layout| !self.tree.layouts.get(layout).has_full());
         let mut states = Vec::with_capacity(pages.len());
@@ -201,6 +204,9 @@ impl Index {
         let seconds = self.tick(now);
         let mut at = Reserving { print, now, seconds, max_slots, ahead, has_begun: false, marked: None };
         let mut reserved = Reserved { taken: Vec::new(), stopped: pages.len(), is_busy: false };
+        if self.recovery.is_under_way() {
+            return Ok(Reserved { stopped: start, is_busy: true, ..reserved });
+        }
         let mut hash: Option<&[u8]> = None;
         let mut above = parent_before(parent, pages, start);
         let mut refusal = None;

@@ -245,6 +245,11 @@ impl PyIndex {
     }
 
     #[getter]
+    fn linking(&self) -> bool {
+        self.index.recovery.is_under_way()
+    }
+
+    #[getter]
     fn orphans(&self) -> u64 {
         self.index.recovery.orphans
     }

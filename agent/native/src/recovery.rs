@@ -41,6 +41,8 @@ enum Phase {
 #[derive(Default)]
 pub struct Recovery {
     phase: Phase,
+    /// Something was staged and is not linked yet.
+    staged: bool,
     cursor: usize,
     stack: Vec<u32>,
     /// Every node, parents before children.
@@ -57,6 +59,11 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// Whether pages are in the tree that may be orphans. Nothing may be found or stored until they are linked.
+    pub fn is_under_way(&self) -> bool {
+        self.staged
+    }
+
     pub fn heap_bytes(&self) -> usize {
         let lists = [&self.stack, &self.order, &self.uses, &self.starts, &self.sorted];
         lists.iter().map(|list| list.capacity() * 4).sum()
@@ -163,6 +170,7 @@ impl Index {
 
     /// The page in the tree, made if it is not there; None: it contradicts what is there.
     fn stage(&mut self, found: &Found, used: u32) -> Option<u32> {
+        self.recovery.staged = true;
         if self.pages.is_full() || self.tree.nodes.is_full() || !(1..=MAX_PAGE_BYTES).contains(&found.size) {
             return None;
         }
@@ -434,7 +442,8 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{KEY, LAYOUT, entry, hash};
+    use crate::puts::{Given, State};
+    use crate::testing::{KEY, LAYOUT, entry, hash, index};
 
     fn link(index: &mut Index, limit: usize) -> usize {
         (1..).find(|_| index.link_some(limit)).expect("linking ends")
@@ -451,6 +460,26 @@ mod tests {
         let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
         assert_eq!(index.find(&LAYOUT, &hashes, &[KEY]), Ok((100, 0)));
         assert_eq!((index.recovery.orphans, index.segments.pages), (0, 100));
+    }
+
+    #[test]
+    fn nothing_is_found_or_stored_until_all_is_linked() {
+        let mut index = index(8);
+        let found: Vec<u8> = (0..3u32).flat_map(|block| entry(block, block.checked_sub(1))).collect();
+        index.stage_entries(3, &found, &LAYOUT).unwrap();
+        let hashes: Vec<Vec<u8>> = (0..3).map(hash).collect();
+        let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
+        while !index.link_some(1) {
+            assert_eq!(index.find(&LAYOUT, &hashes, &[KEY]), Ok((0, 0)));
+            assert_eq!(index.hold(&LAYOUT, &hashes, &[KEY], 1.0).unwrap().blocks, 0);
+            assert!(index.expired(u32::MAX, 10).is_empty());
+            let given = [Given { hash: hashes[2], key: KEY, size: 4096 }];
+            assert_eq!(index.check_put(&LAYOUT, Some(hashes[1]), &given), Ok(vec![State::Busy]));
+            let reserved = index.reserve(&LAYOUT, Some(hashes[1]), &given, 0, 0, 1.0, 8).unwrap();
+            assert!(reserved.is_busy && reserved.taken.is_empty());
+        }
+        assert_eq!(index.find(&LAYOUT, &hashes, &[KEY]), Ok((3, 0)));
+        index.check();
     }
 
     #[test]

@@ -317,7 +317,7 @@ class Nvme:
 
         An index that is in use takes no more from recovery: what is there later is used from the next start on.
         """
-        if pool.index.blocks:
+        if pool.index.blocks or pool.index.slots_in_use:
             self._recovery.put_off(pool)
             return
         await self._recovery.stage(pool)
