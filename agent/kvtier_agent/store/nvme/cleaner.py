@@ -49,6 +49,7 @@ class Cleaner:
         """By pool, what clients had written at the last step."""
         self._moving = asyncio.Lock()
         keeper.compact = self.compact
+        keeper.rescue = self.rescue
 
     def forget(self, pool: PoolView) -> None:
         """The pool is purged."""
@@ -115,6 +116,10 @@ class Cleaner:
             return False
         await self._rescue(pool, victim, KEEP_SHARE, may_make=True)
         return self._keeper.is_idle(pool, victim) and await self._keeper.free(pool, victim)
+
+    async def rescue(self, pool: PoolView, victim: Segment) -> None:
+        """Move what is worth most out of a unit that is about to be freed; only the spared unit is taken for it."""
+        await self._rescue(pool, victim, KEEP_SHARE, may_make=False)
 
     async def compact(self, pool: PoolView, device: Device, *, may_make: bool = False) -> bool:
         """Free a unit whose pages fit elsewhere. False: there is none."""

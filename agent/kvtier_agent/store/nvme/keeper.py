@@ -39,7 +39,9 @@ class Keeper:
         self._books = books
         self._making = asyncio.Lock()
         self.compact: Callable[[PoolView, Device], Awaitable[bool]] = _do_nothing
-        """Frees a unit, if that loses no page; makes no segment."""
+        """Frees a unit, if that loses no page; makes no segment but of the spared unit."""
+        self.rescue: Callable[[PoolView, Segment], Awaitable[None]] = _rescue_nothing
+        """Moves what is worth most out of a unit that is about to be freed, likewise."""
 
     def quota_units(self, pool: PoolView, unit_bytes: int) -> int:
         """Units that the pool may have."""
@@ -66,11 +68,16 @@ class Keeper:
         """A new open segment on the device; None: there is no room, or it failed."""
         async with self._making:
             full = device.health.state is DeviceState.FULL
+            if not self.fits(pool, device):  # so that no unit is spared for what is merely kept free in it
+                self._books.space(pool.uid).shrink_to(self.budget(pool).reserve_bytes)
             while full or not self.fits(pool, device):
                 if await self.compact(pool, device):
                     continue
                 victim = await self._next_victim(pool, device if full or device.free_units <= 1 else None)
-                if victim is None or not await self.free(pool, victim):
+                if victim is None:
+                    return None
+                await self.rescue(pool, victim)
+                if not self.is_idle(pool, victim) or not await self.free(pool, victim):
                     return None
                 full = False
             return await self._make(pool, device)
@@ -258,6 +265,10 @@ class Keeper:
             known = marks.get(it.device.name, (it.device, 0))[1]
             marks[it.device.name] = it.device, max(known, it.mark)
         return all(await asyncio.gather(*(device.flush(mark) for device, mark in marks.values())))
+
+
+async def _rescue_nothing(pool: PoolView, victim: Segment) -> None:
+    del pool, victim
 
 
 async def _do_nothing(pool: PoolView, device: Device) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STRIPE_BYTES: Final = 16 << 20
 """So much of a chain lies on one device before the next takes over, where there are several."""
 MAX_RESERVE_BYTES: Final = 8 << 20
-"""And a quarter of a unit at most."""
+"""And three eighths of a unit at most."""
 MIN_RESERVE_BYTES: Final = 128 << 10
 _FIRST_FACTOR: Final = 16
 """A new chain's reservation is so many times its first run: most chains never grow."""
@@ -266,7 +266,7 @@ class Space:
             self._leave_hole(segment, stop, old_stop)
         if spot.stripe_left <= 0:
             self._end_stripe((segment.number, at) for at in tails)
-        self._shrink_to(budget.reserve_bytes)
+        self.shrink_to(budget.reserve_bytes)
 
     def lapse_all(self, segment: Segment) -> None:
         """Reserve nothing more in the segment."""
@@ -284,7 +284,7 @@ class Space:
 
     def lapse_oldest(self, at_least: int) -> None:
         """Give back so many bytes of what is reserved, the least recently used first."""
-        self._shrink_to(self.reserved_bytes - at_least)
+        self.shrink_to(self.reserved_bytes - at_least)
 
     def forget(self, segment: Segment) -> None:
         """The segment takes no more runs."""
@@ -371,11 +371,12 @@ class Space:
 
     def _ahead(self, segment: Segment, size: int, budget: Budget, *, grows: bool) -> int:
         """Bytes to reserve behind a run of this size."""
-        most = min(MAX_RESERVE_BYTES, segment.unit_bytes // 4)
+        most = min(MAX_RESERVE_BYTES, segment.unit_bytes * 3 // 8)
         wanted = most if grows else min(most, _FIRST_FACTOR * size)
         return max(0, min(wanted, budget.reserve_bytes - self.reserved_bytes))
 
-    def _shrink_to(self, limit: int) -> None:
+    def shrink_to(self, limit: int) -> None:
+        """Reserve so many bytes at most, the least recently used lapse first."""
         while self.reserved_bytes > limit and self._reservations:
             self._lapse(next(iter(self._reservations.values())))
 

@@ -1,0 +1,74 @@
+"""The cleaner: chains that grew by turns come to lie together, and units are freed without losing what is used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from kvtier_client.protocol.messages import Reach
+
+from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig
+
+
+@pytest.fixture
+async def large(arena: Path, tmp_path: Path) -> AsyncIterator[Rig]:
+    """Units of 64 MiB."""
+    rig = Rig(arena, [tmp_path], capacity=4096 * MIB, dram_bytes=32 * MIB)
+    await rig.start()
+    yield rig
+    await rig.kill()
+
+
+async def _grow(rig: Rig, chains: list[Chain], turns: int, blocks: int) -> None:
+    pool = rig.pools["pool-1"]
+    for turn in range(turns):
+        for chain in chains:
+            reach = Reach.SEALED if turn == turns - 1 else Reach.DRAM
+            await rig.put(pool, chain, blocks, reach, 60.0)
+
+
+async def test_chains_grown_by_turns_lie_together_after_the_cleaner(large: Rig) -> None:
+    pool = await large.pool()
+    chains = [Chain(f"c{number}") for number in range(16)]
+    await _grow(large, chains, 32, 8)
+    await large.until(lambda: all(pool.index.runs(LAYOUT, chain.hashes[-1])[0] <= 2 for chain in chains), 60.0)
+    assert pool.counters["bytes_cleaned_nvme"] <= 0.5 * pool.counters["bytes_written_nvme"]
+    assert [await large.get(pool, chain) for chain in chains] == [256] * 16
+    await large.kill()
+    await large.start()
+    pool = await large.pool()
+    assert [await large.get(pool, chain) for chain in chains] == [256] * 16
+    assert max(pool.index.runs(LAYOUT, chain.hashes[-1])[0] for chain in chains) <= 2
+
+
+async def test_pages_that_were_moved_and_deleted_do_not_come_back(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    before = pool.index.place_of(rig._pages(pool, chain)[0])
+    assert await rig.nvme._cleaner._move(pool, rig._pages(pool, chain), [], may_make=True) is not None
+    assert pool.index.place_of(rig._pages(pool, chain)[0]) != before
+    cut, slots = pool.index.delete(LAYOUT, chain.hashes[5])
+    await rig.nvme.deleted(pool, LAYOUT, [cut[at : at + 32] for at in range(0, len(cut), 32)])
+    pool.index.free_deleted(slots)
+    await rig.kill()
+    await rig.start()
+    pool = await rig.pool()
+    assert rig.find(pool, chain) == (5, 0)
+    assert await rig.get(pool, chain) == 5
+
+
+async def test_what_is_used_all_the_time_stays_but_for_its_end_in_a_pool_that_is_full(rig: Rig) -> None:
+    """Three times its quota is written; one chain is read all the time."""
+    pool = await rig.pool(nvme_quota=96 * MIB)
+    kept = Chain("kept")
+    await rig.put(pool, kept, 64, Reach.SEALED)
+    for number in range(30):
+        await asyncio.sleep(0.4)  # last uses are told apart by seconds
+        await rig.put(pool, Chain(f"c{number}"), 128, Reach.SEALED, 60.0)
+        assert await rig.get(pool, kept) >= 60
+        assert rig.nvme.used_bytes("pool-1") <= 96 * MIB
+    pool.index.check()
+    assert pool.index.nvme_bytes >= 0.7 * 96 * MIB
+    assert pool.counters["bytes_cleaned_nvme"] <= 0.5 * pool.counters["bytes_written_nvme"]
