@@ -22,6 +22,11 @@ class Clients:
         """Connects at the first call. `sockets` by the pool's name."""
         self._clients = {pool: Client(socket) for pool, socket in sockets.items()}
 
+    @property
+    def pools(self) -> frozenset[str]:
+        """Names of the pools."""
+        return frozenset(self._clients)
+
     def of(self, shape: Shape) -> Client:
         """The client of the layout's pool."""
         return self._clients[shape.pool]

@@ -68,7 +68,9 @@ class Writer:
     """Stores in a thread of its own from `start` until a put fails or `join`. One thread may command it."""
 
     def __init__(self, clients: Clients, ledger: Ledger, rng: random.Random, witness: Witness) -> None:
+        """Stores in the pools that `clients` has."""
         self._clients = clients
+        self._shapes = [shape for shape in SHAPES if shape.pool in clients.pools]
         self._ledger = ledger
         self._rng = rng
         self._witness = witness
@@ -114,11 +116,12 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            shape = self._rng.choice(SHAPES)
+            shape = self._rng.choice(self._shapes)
             if self._rng.random() < DELETE_SHARE and not self._delete_one(shape):
                 return
             plans = decide_chain(self._rng, shape, self._ledger.parents_for(shape))
-            for plan in (*plans, *decide_twin(plans, self._rng)):
+            twins = (it for it in decide_twin(plans, self._rng) if it.shape in self._shapes)
+            for plan in (*plans, *twins):
                 if self._stopping or not self._store(plan):
                     return
 
