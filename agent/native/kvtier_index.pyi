@@ -196,7 +196,8 @@ class Index:
         """Work on up to `limit` staged pages; True: done. Orphans' slots are free afterwards; a newer nvme copy (higher
         segment number) wins."""
     linking: bool
-    """Something was staged and is not linked: nothing is found, everything put is BUSY, and nothing may be deleted."""
+    """Staging has begun, be it with nothing, and is not linked: nothing is found, all that is put is BUSY, and nothing
+    may be deleted."""
     orphans: int
     """Staged pages that were dropped: without their parent's page, or in contradiction to others."""
     def check(self) -> None:

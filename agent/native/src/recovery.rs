@@ -41,7 +41,7 @@ enum Phase {
 #[derive(Default)]
 pub struct Recovery {
     phase: Phase,
-    /// Something was staged and is not linked yet.
+    /// Staging has begun, and what was staged is not linked yet.
     staged: bool,
     cursor: usize,
     stack: Vec<u32>,
@@ -107,6 +107,7 @@ impl Index {
         if records.len() % REF_BYTES != 0 {
             return value(format!("{} bytes are no whole number of records of {REF_BYTES}", records.len()));
         }
+        self.recovery.staged = true;
         for record in records.chunks_exact(REF_BYTES) {
             let (slot, used) = (u32_at(record, 216), u32_at(record, 224));
             let is_staged = found_in_ref(record).is_some_and(|found| self.stage_slot(&found, place, slot, used));
@@ -144,6 +145,7 @@ impl Index {
                 layouts.len()
             ));
         }
+        self.recovery.staged = true;
         for entry in entries.chunks_exact(ENTRY_BYTES) {
             let offset = u32_at(entry, 168);
             let found = found_in_entry(entry, layouts);
@@ -170,7 +172,6 @@ impl Index {
 
     /// The page in the tree, made if it is not there; None: it contradicts what is there.
     fn stage(&mut self, found: &Found, used: u32) -> Option<u32> {
-        self.recovery.staged = true;
         if self.pages.is_full() || self.tree.nodes.is_full() || !(1..=MAX_PAGE_BYTES).contains(&found.size) {
             return None;
         }

@@ -320,7 +320,10 @@ class Nvme:
         if pool.index.blocks or pool.index.slots_in_use:
             self._recovery.put_off(pool)
             return
-        await self._recovery.stage(pool)
-        while not pool.index.link(1000):
-            await asyncio.sleep(0)
-        pool.progress.fire()
+        pool.index.stage_entries(0, b"", b"")  # nobody stores in between
+        try:
+            await self._recovery.stage(pool)
+        finally:
+            while not pool.index.link(1000):
+                await asyncio.sleep(0)
+            pool.progress.fire()
