@@ -45,6 +45,9 @@ class Cleaner:
         self._books, self._keeper, self._writer = books, keeper, writer
         self._written: Counter[str] = Counter()
         """By pool, payload bytes that were moved."""
+        self._found: dict[str, int] = {}
+        """By pool, what clients had written before the start, as far as it is there: every start leaves units behind
+        that are not full."""
         self._seen: Counter[str] = Counter()
         """By pool, what clients had written at the last step."""
         self._moving = asyncio.Lock()
@@ -55,10 +58,12 @@ class Cleaner:
         """The pool is purged."""
         self._books.space(pool.uid).grown.clear()
         self._written.pop(pool.uid, None)
+        self._found.pop(pool.uid, None)
 
     def budget_bytes(self, pool: PoolView) -> int:
         """What may be moved now."""
-        return int(WRITE_SHARE * pool.counters["bytes_written_nvme"]) - self._written[pool.uid]
+        found = self._found.setdefault(pool.uid, pool.index.nvme_bytes)
+        return int(WRITE_SHARE * (found + pool.counters["bytes_written_nvme"])) - self._written[pool.uid]
 
     async def step(self, pool: PoolView) -> None:
         """Do a part of what there is to do."""
