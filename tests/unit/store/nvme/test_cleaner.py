@@ -75,12 +75,12 @@ async def test_what_is_used_all_the_time_stays_but_for_its_end_in_a_pool_that_is
 
 
 async def test_units_that_kills_left_partly_filled_are_put_together_before_a_page_goes(rig: Rig) -> None:
-    """Twenty kills, each after a chain of 1 MiB: the pool has 12 units."""
-    chains = [Chain(f"c{number}") for number in range(20)]
+    """Thirty kills, each after a chain of 1 MiB: the pool has 18 units."""
+    chains = [Chain(f"c{number}") for number in range(30)]
     for chain in chains:
-        pool = await rig.pool(nvme_quota=48 * MIB)
+        pool = await rig.pool(nvme_quota=72 * MIB)
         assert await rig.put(pool, chain, 16, Reach.FLUSHED, 60.0) is Reach.FLUSHED
         await rig.kill()
         await rig.start()
-    pool = await rig.pool(nvme_quota=48 * MIB)
+    pool = await rig.pool(nvme_quota=72 * MIB)
     assert {rig.find(pool, chain)[0] for chain in chains} == {16}
