@@ -28,6 +28,10 @@ def stopped() -> Iterator[Scene]:
         with opened as scene:
             scene.start()
             scene.store_puts(40)
+            for _ in range(20):  # what was only to reach dram may not have been written when the store is killed
+                if {key.shape for key in scene.ledger.flushed_pages()} == {shape.name for shape in SHAPES}:
+                    break
+                scene.store_puts(10)
             scene.kill()
             scene.bury()
             yield scene
