@@ -120,6 +120,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     adoption: dict[str, float] = {}
     """What the start found: chunks_adopted, pages_adopted, bytes_adopted, slots_discarded, segments_sealed,
     segments_scanned, pages_recovered, seconds."""
+    taken_s: float = 0.0
+    """When, by the machine's CLOCK_MONOTONIC: a busy attendant hears of it later."""
 
 
 ToStore = SetPools

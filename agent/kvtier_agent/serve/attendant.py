@@ -53,6 +53,10 @@ class Attendant:
         """Seconds since the store last spoke, or since the start."""
         return self._clock() - self._heard_s
 
+    def snapshot_age_s(self) -> float:
+        """Seconds since the snapshot was taken; without one, since the start."""
+        return self._clock() - self.snapshot.taken_s if self.snapshot else self.silent_s()
+
     def fault(self) -> str | None:
         """Why the store must be taken for hung; None when it is alive."""
         limit_s = STALE_S if self.snapshot else STARTUP_S

@@ -82,8 +82,8 @@ class SnapshotCollector:
         """Every metric; without a snapshot, only those that need none."""
         snapshot = self._attendant.snapshot
         yield _gauge("build", "The running release.", ["version"], [([version("kvtier")], 1)], suffix="_info")
-        silent = "Seconds since the store last spoke to the process that serves these metrics."
-        yield _gauge("snapshot_age_seconds", silent, [], [([], self._attendant.silent_s())])
+        age = "Seconds since the store said what these metrics tell, or since the start."
+        yield _gauge("snapshot_age_seconds", age, [], [([], self._attendant.snapshot_age_s())])
         ready = snapshot is not None and snapshot.ready
         yield _gauge("ready", "1 when the store has recovered and serves every pool it knows.", [], [([], ready)])
         if snapshot is not None:

@@ -159,7 +159,7 @@ class Service:
         store = self._server.store
         node = socket.gethostname() if self._link is None else "" if self._link.message else self._link.node
         if store is None:
-            return Snapshot(False, message, self._generation, False, node, {}, ())
+            return Snapshot(False, message, self._generation, False, node, {}, (), taken_s=time.monotonic())
         connections = self._server.connections()
         return Snapshot(
             ready=not message,
@@ -171,6 +171,7 @@ class Service:
             pools=tuple(store.pool_snapshot(pool, connections[pool.uid]) for pool in store.served()),
             devices=store.devices(),
             adoption=store.adoption() | ({} if self._took_s is None else {"seconds": self._took_s}),
+            taken_s=time.monotonic(),
         )
 
     def _not_ready(self) -> str:

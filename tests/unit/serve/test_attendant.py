@@ -144,6 +144,19 @@ async def test_silent_store_is_unhealthy_and_not_ready() -> None:
                 assert await answer.text() == "the store has been silent for 16 s; it is allowed 15 s\n"
 
 
+async def test_snapshot_that_was_heard_late_is_as_old_as_it_is() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        clock = Clock()
+        attendant = Attendant(theirs, clock)
+        clock.now += 3
+        assert attendant.snapshot_age_s() == 3
+        ours.sendall(encode_frame(snapshot(taken_s=clock.now - 2)))
+        ours.close()
+        await attendant.listen()
+        assert (attendant.silent_s(), attendant.snapshot_age_s()) == (0, 2)
+
+
 async def test_store_is_told_each_thing_once() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
