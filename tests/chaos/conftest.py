@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.faults import device, place
+
+__all__ = ["device", "place"]
+
 
 @pytest.fixture(autouse=True)
 def quiet_client() -> Iterator[None]:

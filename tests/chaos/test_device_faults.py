@@ -12,7 +12,6 @@ import pytest
 from kvtier_client.protocol.messages import Reach
 
 from dev.faults.filesystems import empty, fill, small_file_system
-from dev.faults.place import FaultsUnavailable, open_place
 from dev.faults.rules import Kind, Rules
 from tests.chaos.clients import Clients
 from tests.chaos.corpus import lose_memory, restart, store_flushed
@@ -29,16 +28,6 @@ PUT_S = 2.0
 @pytest.fixture
 def rng() -> random.Random:
     return random.Random(11)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    try:
-        opened = open_place()
-        with opened as folder:
-            yield folder
-    except FaultsUnavailable as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture(params=["folder", "disk"])

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,29 +18,13 @@ import pytest
 from dev.faults.device import DISK_FILE, FaultyFolder, open_disk
 from dev.faults.filesystems import empty, fill, make_ext4, mounted, small_file_system
 from dev.faults.mounts import mounts_below
-from dev.faults.place import FaultsUnavailable, open_place, remove_remains
+from dev.faults.place import remove_remains
 from dev.faults.replay import apply_cut, decide_cut
 from dev.faults.rules import WELL, Kind, Rules, decide_fate
 from dev.faults.throttle import Throttle
 
 DISK_BYTES = 64 << 20
 PAGE = 4096
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    try:
-        opened = open_place()
-        with opened as folder:
-            yield folder
-    except FaultsUnavailable as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.fixture
-def device(place: Path) -> Iterator[FaultyFolder]:
-    with FaultyFolder(place) as folder:
-        yield folder
 
 
 def page_of(value: int) -> mmap.mmap:

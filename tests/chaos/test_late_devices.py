@@ -14,22 +14,11 @@ from typing import Final
 
 import pytest
 
-from dev.faults.place import FaultsUnavailable, open_place
 from dev.faults.rules import Kind, Rules
 from tests.chaos.faulty import Faulty, open_faulty, wait_until
 from tests.chaos.memory_cgroup import CgroupUnavailable
 
 NEVER: Final = Rules(delay_s={Kind.READ: 3600.0})
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    try:
-        opened = open_place()
-        with opened as folder:
-            yield folder
-    except FaultsUnavailable as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture(params=["folder", "disk"])

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import device, place
 from tests.unit.store.nvme.bench import Bench
 from tests.unit.store.nvme.rig import Rig
+
+__all__ = ["device", "place"]
 
 
 @pytest.fixture

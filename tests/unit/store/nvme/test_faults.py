@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,27 +13,10 @@ from kvtier_client.protocol.messages import Reach
 
 from dev.faults.device import FaultyFolder
 from dev.faults.filesystems import empty, fill, small_file_system
-from dev.faults.place import FaultsUnavailable, open_place
 from dev.faults.rules import Kind, Rules
 from tests.unit.store.nvme.rig import MIB, Chain, Rig, RigPool
 
 LIMITS = Limits(late_s=3.0, hung_s=60.0, open_s=60.0, probe_s=5.0)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    try:
-        opened = open_place()
-        with opened as folder:
-            yield folder
-    except FaultsUnavailable as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.fixture
-def device(place: Path) -> Iterator[FaultyFolder]:
-    with FaultyFolder(place) as folder:
-        yield folder
 
 
 @pytest.fixture
