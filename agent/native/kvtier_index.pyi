@@ -43,7 +43,7 @@ class Hold:
 
 @final
 class Index:
-    def __init__(self, uid: str, policy: str) -> None:
+    def __init__(self, policy: str) -> None:
         """policy: "default" or "lru"."""
     # figures (all exact, O(1))
     blocks: int

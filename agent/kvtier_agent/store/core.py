@@ -30,7 +30,7 @@ class Pool:
 
     def __init__(self, uid: str, eviction: str = DEFAULT_EVICTION) -> None:
         self.uid = uid
-        self.index = Index(uid, eviction)
+        self.index = Index(eviction)
         self.grant: PoolGrant | None = None
         """None: found on this node, but not (yet) served."""
         self.recovered = False

@@ -87,7 +87,7 @@ def fill(index: Index, blocks: int, on_nvme: bool) -> list[float]:
 def measure_memory(blocks: int, on_nvme: bool) -> None:
     """Bytes per block, in DRAM alone or in both tiers. In a process of its own."""
     before = rss_bytes()
-    index = Index("bench", POLICY)
+    index = Index(POLICY)
     fill(index, blocks, on_nvme)
     of_process = (rss_bytes() - before) / index.blocks
     said = index.index_bytes() / index.blocks
@@ -97,7 +97,7 @@ def measure_memory(blocks: int, on_nvme: bool) -> None:
 
 def measure_calls(blocks: int) -> None:
     """Lookups of 2,048 hashes, and puts."""
-    index = Index("bench", POLICY)
+    index = Index(POLICY)
     took = fill(index, blocks, on_nvme=False)
     print(f"reserve and commit: {statistics.median(took) * 1e6:.2f} us a page in puts of {PUT}, "
           f"p99 {sorted(took)[len(took) * 99 // 100] * 1e6:.2f} us")  # fmt: skip
@@ -119,7 +119,7 @@ def measure_calls(blocks: int) -> None:
 
 def measure_recovery(pages: int) -> None:
     """Staging and linking of pages that lie on nvme."""
-    index = Index("bench", POLICY)
+    index = Index(POLICY)
     entries = []
     for number in range(pages):
         chain, block = number // CHAIN, number % CHAIN

@@ -199,8 +199,7 @@ type PlaceTuple = (u64, u64, u32, u64, u64, bool);
 #[pymethods]
 impl PyIndex {
     #[new]
-    fn new(uid: &str, policy: &str) -> PyResult<Self> {
-        let _ = uid;
+    fn new(policy: &str) -> PyResult<Self> {
         Ok(PyIndex { index: Index::new(policy)?, dropped: Dropped::default() })
     }
 

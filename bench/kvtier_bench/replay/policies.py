@@ -23,7 +23,7 @@ def hit_blocks(trace: Trace, policy: str, capacity: int) -> int:
 
     All blocks of a request are stored after it, in chain order, as far as there is room beside its own.
     """
-    index = Index("replay", policy)
+    index = Index(policy)
     index.add_chunk(0, _PAGE_BYTES, capacity, _PAGE_BYTES, _PAGE_BYTES, _SLOT_HEADER_BYTES, b"")
     found = 0
     for number, blocks in enumerate(trace.requests):

@@ -36,7 +36,7 @@ class Pool:
     """The index under test."""
 
     def __init__(self, slots: int = 32, policy: str = "lru") -> None:
-        self.index = Index("pool-1", policy)
+        self.index = Index(policy)
         self.now = 1000.0
         if slots:
             self.add_chunk(1, slots)

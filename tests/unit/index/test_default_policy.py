@@ -31,7 +31,7 @@ def requests(dice: random.Random, count: int) -> list[list[bytes]]:
 
 def hits(policy: str, capacity: int, asked: list[list[bytes]]) -> int:
     """Blocks that were there, over all requests."""
-    index = Index("pool-1", policy)
+    index = Index(policy)
     index.add_chunk(1, SLOT, capacity, 1 << 20, 4104, 512, b"")
     found = 0
     for number, hashes in enumerate(asked):

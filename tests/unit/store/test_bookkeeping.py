@@ -22,7 +22,7 @@ class Held:
     """One chain, held twice by pod a and once by pod b."""
 
     def __init__(self) -> None:
-        self.index = Index("pool", "lru")
+        self.index = Index("lru")
         self.index.add_chunk(1, PAGE, 8, PAGE * 2, PAGE, 256, b"")
         self.hashes = [name * 32 for name in (b"a", b"b", b"c")]
         pages = [(hash_, 0, 0, 0, 100) for hash_ in self.hashes]

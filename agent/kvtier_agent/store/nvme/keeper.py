@@ -43,15 +43,18 @@ class Keeper:
         self.rescue: Callable[[PoolView, Segment], Awaitable[None]] = _rescue_nothing
         """Moves what is worth most out of a unit that is about to be freed, likewise."""
 
+    def quota_bytes(self, pool: PoolView) -> int:
+        """What the pool may have, in bytes."""
+        return min(_granted_bytes(pool), self._books.capacity_bytes)
+
     def quota_units(self, pool: PoolView, unit_bytes: int) -> int:
         """Units that the pool may have."""
-        quota = pool.grant.nvme_quota if pool.grant is not None else 0
-        return min(quota, self._books.capacity_bytes) // unit_bytes if unit_bytes else 0
+        return self.quota_bytes(pool) // unit_bytes if unit_bytes else 0
 
     def budget(self, pool: PoolView) -> Budget:
         """What the pool may spend on reservations."""
         books = self._books
-        quota = min(pool.grant.nvme_quota if pool.grant is not None else 0, books.capacity_bytes)
+        quota = self.quota_bytes(pool)
         used = books.used_bytes(pool.uid)
         on_devices = sum(it.free_units * it.unit_bytes for it in books.devices if it.health.has_room)
         rest = sum(it.unit_bytes - it.top for it in books.space(pool.uid).open.values())
@@ -125,13 +128,13 @@ class Keeper:
 
     def _is_crowded(self, pool: PoolView) -> bool:
         """Whether the segments have as many pages, dead ones included, as the index has memory for."""
-        books = self._books
-        quota = min(pool.grant.nvme_quota if pool.grant is not None else 0, books.capacity_bytes)
+        books, mean = self._books, self._books.mean_page_bytes
+        if not mean:
+            return False
+        quota = self.quota_bytes(pool)
         mine = sum(it.entries for it in books.space(pool.uid).segments.values())
-        everyone = sum(it.entries for it in books.segments.values()) if books.mean_page_bytes else 0
-        return mine >= most_slots(quota, books.mean_page_bytes) or everyone >= most_slots(
-            books.capacity_bytes, books.mean_page_bytes
-        )
+        everyone = sum(it.entries for it in books.segments.values())
+        return mine >= most_slots(quota, mean) or everyone >= most_slots(books.capacity_bytes, mean)
 
     def victim(self, pool: PoolView, device: Device | None = None, slack: float = _SLACK) -> Segment | None:
         """The unit to free for the pool: of its own, sealed and idle, that whose pages are worth least.
@@ -247,7 +250,7 @@ class Keeper:
 
     async def trim(self, pool: PoolView) -> None:
         """Free what a lowered quota no longer allows."""
-        over = self._books.used_bytes(pool.uid) - (pool.grant.nvme_quota if pool.grant is not None else 0)
+        over = self._books.used_bytes(pool.uid) - _granted_bytes(pool)
         if over > 0:
             for segment in self._books.space(pool.uid).open_segments():
                 self._books.space(pool.uid).lapse_all(segment)
@@ -269,6 +272,10 @@ class Keeper:
 
 async def _rescue_nothing(pool: PoolView, victim: Segment) -> None:
     del pool, victim
+
+
+def _granted_bytes(pool: PoolView) -> int:
+    return pool.grant.nvme_quota if pool.grant is not None else 0
 
 
 async def _do_nothing(pool: PoolView, device: Device) -> bool:

@@ -57,7 +57,7 @@ class RigPool:
 
     def __init__(self, uid: str, nvme_quota: int, **policy: Any) -> None:
         self.uid = uid
-        self.index = Index(uid, "lru")
+        self.index = Index("lru")
         self.grant: PoolGrant | None = PoolGrant(uid, "ns", uid, 1 << 40, nvme_quota, (), **policy)
         self.counters: Counter[str] = Counter()
         self.progress = Signal()
