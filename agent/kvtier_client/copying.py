@@ -113,9 +113,9 @@ class Copier:
             copies.stop()
             raise
         finally:
-            for future in helping:
-                future.cancel()
-            wait(helping)
+            # One that got no thread is taken back, and never notified: waiting for it would wait for a thread, and
+            # every thread may be here.
+            wait([future for future in helping if not future.cancel()])
         self._pace.took(helped, copies.bytes, time.perf_counter() - began)
 
     def help(self, copies: Copies) -> list[Future[None]]:

@@ -11,6 +11,7 @@ import struct
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +261,29 @@ def test_copies_are_whole_with_any_number_of_threads(helpers: int, size: int) ->
     copier.copy(Copies(moves, (source, target)))
     copier.close()
     assert (source == target).all()
+
+
+def test_copies_in_every_thread_of_the_copier_wait_for_no_helper() -> None:
+    copier, meeting = Copier(helpers=1), threading.Barrier(2)
+
+    class EndingTogether(Copies):
+        ended = False
+
+        def run(self) -> None:
+            super().run()
+            if not self.ended:  # not a helper, which finds a thread only after that
+                self.ended = True
+                meeting.wait(10)
+
+    def copy(target: np.ndarray, source: np.ndarray) -> None:
+        meeting.wait(10)
+        copier.copy(EndingTogether([(target.ctypes.data, source.ctypes.data, source.size)], (target, source)))
+
+    source, target = np.ones((2, PARALLEL_BYTES), np.uint8), np.zeros((2, PARALLEL_BYTES), np.uint8)
+    for copying in [copier.start(partial(copy, *rows)) for rows in zip(target, source, strict=True)]:
+        copying.result(timeout=10)
+    copier.close()
+    assert target.all()
 
 
 def test_helpers_are_used_where_they_are_faster_and_tried_again_now_and_then() -> None:
