@@ -1,4 +1,4 @@
-"""A workload of conversations that grow, and what a policy simulated in memory makes of it. Pure."""
+"""A workload of conversations that grow. Pure."""
 
 from __future__ import annotations
 
@@ -54,28 +54,3 @@ class Conversations:
         self._begun += 1
         self._turns[self._begun] = 0
         return self._begun
-
-
-class LeafFirstLru:
-    """What a cache of `capacity` blocks holds that evicts the last block of the chain used least recently."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._held: OrderedDict[int, int] = OrderedDict()
-        self._used = 0
-
-    def request(self, request: Request) -> int:
-        """How many of the prompt's leading blocks are there; all of it is there afterwards, as far as it fits."""
-        hit = min(self._held.pop(request.conversation, 0), request.blocks)
-        blocks = min(request.blocks, self._capacity)
-        self._held[request.conversation] = blocks
-        self._used += blocks - hit
-        while self._used > self._capacity:
-            coldest, length = next(iter(self._held.items()))
-            cut = min(length, self._used - self._capacity)
-            self._used -= cut
-            if cut == length:
-                del self._held[coldest]
-            else:
-                self._held[coldest] = length - cut
-        return hit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,6 +156,13 @@ def kept_on(node: Node) -> list[str]:
     folders = f"ls -d /mnt/nvme0/kvtier {ARENA_MOUNT} 2>/dev/null"
     mounts = f"grep -o ' {ARENA_MOUNT} tmpfs ' /proc/self/mounts"
     return node.run("sh", "-c", f"{folders}; {mounts}; true").splitlines()
+
+
+def medium_holds(node: Node, content: bytes) -> bool:
+    """Whether these bytes lie anywhere on the node's nvme device. They are compared, not looked for in an index."""
+    device = Path("/proc", str(node.holder), "root/mnt/nvme0/kvtier/kvtier.dev")
+    with device.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as medium:
+        return medium.find(content) >= 0
 
 
 def restart_count(pod: Manifest) -> int:

@@ -5,7 +5,6 @@ The pool has no NVMe, so that every hit comes from the memory that was taken ove
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from dev.cluster import Node
 from dev.demo.kube import is_ready
 from tests.cluster.blocks import PAGE_BYTES, Prompt
 from tests.cluster.footprint import footprint
-from tests.cluster.installation import NAMESPACE, SYSTEM, TIER_CLASS, Installation, cache_pool, engine_pod
+from tests.cluster.installation import NAMESPACE, SYSTEM, TIER_CLASS, Installation, cache_pool, engine_pod, tier_class
 
 NAME: Final = "kept"
 NODE: Final = "n1"
@@ -135,6 +134,7 @@ def test_memory_of_a_deleted_pool_is_given_back_while_a_client_maps_it(kept: Kep
 def resize(kept: Kept, capacity: str) -> None:
     """Change the class's DRAM, which every store of it is started anew for; return once that is done."""
     pod = kept.installation.store_pod(NODE)["metadata"]["uid"]
-    change = {"spec": {"tiers": {"dram": {"capacityPerNode": capacity}}}}
-    kept.installation.kubectl("patch", "tierclass", TIER_CLASS, "--type=merge", "-p", json.dumps(change))
+    changed = tier_class()
+    changed["spec"]["tiers"]["dram"]["capacityPerNode"] = capacity
+    kept.installation.kubectl.apply([changed])
     kept.wait_for_successor(pod)

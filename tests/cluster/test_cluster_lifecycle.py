@@ -80,7 +80,9 @@ def test_cluster_outlives_its_command_and_down_leaves_nothing(layout: Layout) ->
 )
 def test_up_that_is_stopped_on_the_way_leaves_nothing(layout: Layout, number: signal.Signals, moment: str) -> None:
     before = surroundings()
-    with subprocess.Popen(command(layout, "up"), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as up:
+    # In a background job of a shell interrupts are ignored, and children inherit that.
+    heeding = ["env", "--default-signal=INT", *command(layout, "up")]
+    with subprocess.Popen(heeding, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None
         assert any(moment in line for line in up.stdout), "the moment came"
         time.sleep(0.5)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import pytest
-from kvtier_bench.conversations import BLOCKS_PER_TURN, TURNS, Conversations, LeafFirstLru, Request
+from kvtier_bench.conversations import BLOCKS_PER_TURN, TURNS, Conversations
 from kvtier_bench.workload import HASH_BYTES, Payloads, chain_hashes, growth_turns
 
 
@@ -37,19 +36,3 @@ def test_conversations_repeat_and_only_grow() -> None:
         blocks[request.conversation] = request.blocks
     assert max(blocks.values()) <= TURNS * BLOCKS_PER_TURN
     assert len(blocks) > 100
-
-
-@pytest.mark.parametrize(
-    ("requests", "hits"),
-    [
-        ([(1, 4), (1, 8)], [0, 4]),
-        ([(1, 4), (2, 4), (3, 4), (1, 4)], [0, 0, 0, 2]),
-        ([(1, 6), (2, 6), (1, 6)], [0, 0, 4]),
-        ([(1, 30), (1, 30)], [0, 10]),
-        ([(1, 8), (1, 4), (1, 8)], [0, 4, 4]),
-    ],
-    ids=["grows", "coldest loses its end", "two share", "larger than the cache", "a shorter prompt"],
-)
-def test_lru_evicts_the_end_of_the_coldest_chain(requests: list[tuple[int, int]], hits: list[int]) -> None:
-    cache = LeafFirstLru(10)
-    assert [cache.request(Request(*request)) for request in requests] == hits

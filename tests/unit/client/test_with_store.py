@@ -137,7 +137,7 @@ def test_pages_from_nvme_come_in_parts_and_in_place(client: Client) -> None:
         wrong.extend(n for n, view in enumerate(views, first_block) if bytes(view) != content(hashes[n]))
 
     restored = client.read(LAYOUT, hashes, visit)
-    assert (restored.blocks, restored.tiers.count(Tier.NVME) > 20) == (40, True)
+    assert (restored.blocks, restored.tiers.count(Tier.NVME) > 20) == (40, True), (restored, client.misses)
     assert not wrong
     assert parts == sorted(parts)
     assert not client.misses
