@@ -24,11 +24,16 @@ def build_before_tests(session: pytest.Session, folder: str, *, images: bool) ->
 
     Called when tests are collected: the first time takes longer than a test may.
     """
-    chosen = any(Path(folder) in item.path.parents for item in session.items)
-    if not chosen or session.config.option.collectonly or why_not():
+    if any(Path(folder) in item.path.parents for item in session.items):
+        build(session.config, images=images)
+
+
+def build(config: pytest.Config, *, images: bool) -> None:
+    """Build programs (and images) that are not built yet, unless this run cannot use them."""
+    if config.option.collectonly or why_not():
         return
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    capture = session.config.pluginmanager.get_plugin("capturemanager")
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
         tools.ensure_programs()
         if images:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from dev.cluster import cgroups
 from dev.cluster.layout import Layout
+from dev.faults.place import MEMORY, PREFIX
 
 MADE_BY_KUBERNETES = ("/var/lib/kubelet", "/run/kvtier", "/mnt/nvme0", "/var/lib/cni", "/var/log/pods", "/run/netns")
+MOUNTED_BY_TESTS = (str(MEMORY / PREFIX), str(Path(tempfile.gettempdir(), "pytest-of-")))
 SET_BY_KUBELET = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward")
 
 
@@ -21,16 +24,20 @@ class Surroundings:
 
     links: str
     rules: str
-    mounts: str
+    mounts: tuple[str, ...]
     sysctls: tuple[str, ...]
     folders: tuple[bool, ...]
 
 
 def surroundings() -> Surroundings:
-    """The machine's links, nft rules, mounts, sysctls and system folders."""
+    """The machine's links, nft rules, mounts, sysctls and system folders.
+
+    Devices that other tests mount meanwhile are not the cluster's.
+    """
     links = _printed("ip", "-brief", "link")
     values = tuple(Path("/proc/sys", key).read_text() for key in SET_BY_KUBELET)
-    mounts = Path("/proc/self/mounts").read_text()
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    mounts = tuple(line for line in lines if not line.split()[1].startswith(MOUNTED_BY_TESTS))
     folders = tuple(Path(path).exists() for path in MADE_BY_KUBERNETES)
     return Surroundings(links, _printed("nft", "list", "ruleset"), mounts, values, folders)
 

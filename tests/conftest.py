@@ -1,0 +1,31 @@
+"""Runs by several workers (`-n`): what is built first, and which tests one worker runs one after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from dev.cluster.layout import REPOSITORY
+from tests.clusters import build
+
+ONE_AFTER_THE_OTHER = {
+    "tests/cluster": "cluster",
+    "tests/controlplane": "cluster",
+    "tests/unit/store/test_huge_pages.py": "cluster",
+}
+"""They share a cluster, or what the machine has once."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Build here what a worker would build without a line of progress: it has no terminal."""
+    chosen = [argument.rstrip("/") for argument in session.config.args]
+    if session.config.getoption("numprocesses", None):
+        build(session.config, images="tests/cluster" in chosen)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        path = str(item.path.relative_to(REPOSITORY))
+        for start, group in ONE_AFTER_THE_OTHER.items():
+            if path.startswith(start):
+                item.add_marker(pytest.mark.xdist_group(group))
