@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import select
 import time
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from .connection import Connection
 from .copying import Copier
 from .failures import Deadline
 from .flows import Copy, Flow, Pause, Receive, Run, Send, Step
 from .protocol.messages import ToClient
+
+AWAKE_S: Final = 200e-6
+"""An answer is looked for so long before the thread sleeps: to be woken takes as long as most answers do."""
 
 Result = TypeVar("Result")
 
@@ -52,8 +55,10 @@ def _carry_out(step: Step, deadline: Deadline, copier: Copier) -> ToClient | Non
 
 def _receive(connection: Connection, deadline: Deadline) -> ToClient:
     message = connection.received()
+    awake_until = time.perf_counter() + AWAKE_S
     while message is None:
-        _wait(connection, select.POLLIN, deadline)
+        if time.perf_counter() >= awake_until:
+            _wait(connection, select.POLLIN, deadline)
         message = connection.receive_now()
     return message
 

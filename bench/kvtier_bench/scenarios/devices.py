@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -61,6 +62,9 @@ def _restore(context: Context, group: IoGroup, devices: list[Path], name: str) -
                 return [timed_get(client, chain_hashes(chain, CHAIN_PAGES)) for chain in range(CHAINS)]
         finally:
             group.limit(dict.fromkeys(limits, None))
+            store.kill()
+            for folder in media:
+                shutil.rmtree(folder)
 
 
 SCENARIO: Final = Scenario("devices", "two devices against one", ("two_devices_vs_one",), run)

@@ -14,7 +14,7 @@ MAX_PIECES: Final = 1024
 
 def read_all(fd: int, pieces: Sequence[memoryview], offset: int) -> None:
     """Fill all pieces from `offset` on. Raises OSError; EIO too where the device ends before."""
-    left = list(pieces)
+    left = [piece for piece in pieces if piece]
     while left:
         done = os.preadv(fd, left[:MAX_PIECES], offset)
         if done == 0:

@@ -96,11 +96,15 @@ def offered_blocks(
     Blocks in DRAM always pay. Restoring the rest takes the queue and their bytes; computing a block takes the longer
     the deeper it stands. So if any of them pays once those before it are there, the last does: all are offered or none.
     """
-    below = whole - in_dram
-    if below <= 0 or engine is None or bandwidth is None:
+    if whole <= in_dram or engine is None or bandwidth is None:
         return whole
-    restore_s = queue_s + below * engine.block_tokens * engine.bytes_per_token / bandwidth
-    return whole if restore_s < engine.compute_s(in_dram, whole) else in_dram
+    takes_s = restore_s(whole - in_dram, engine, bandwidth, queue_s)
+    return whole if takes_s < engine.compute_s(in_dram, whole) else in_dram
+
+
+def restore_s(blocks: int, engine: EngineSpeed, bandwidth: float, queue_s: float) -> float:
+    """How long so many blocks take to be restored from nvme, the queue before them included."""
+    return queue_s + blocks * engine.block_tokens * engine.bytes_per_token / bandwidth
 
 
 def breakeven_blocks(engine: EngineSpeed, bandwidth: float, queue_s: float) -> float:
@@ -124,17 +128,22 @@ def _interpolate(points: tuple[tuple[int, float], ...], depth: float) -> float:
 class Gate:
     """Whether a pool's nvme tier is open to restores, with a share of traffic let through while it is closed."""
 
-    PROBE_EVERY_S: Final = 2.0
-    """While closed, one restore in so long is offered, so that the tier's speed stays known."""
+    PROBE_EVERY_S: Final = (2.0, 15.0)
+    """While closed, one restore in so long is offered, so that the tier's speed stays known; sooner where it is quick."""
+    PROBE_SHARE: Final = 0.2
+    """Of the time, at most, goes into such restores."""
 
     def __init__(self) -> None:
         self.closed = False
-        self._probed_at = 0.0
+        self._probe_at = 0.0
 
-    def decide(self, whole: int, offered: int, now: float) -> int:
-        """What to offer; `offered` is what pays by the figures."""
-        self.closed = offered < whole
-        if self.closed and now - self._probed_at >= self.PROBE_EVERY_S:
-            self._probed_at = now
+    def decide(self, whole: int, offered: int, takes_s: float, now: float) -> int:
+        """What to offer; `offered` is what pays by the figures, `takes_s` how long all of it would take by them."""
+        was_closed, self.closed = self.closed, offered < whole
+        if not self.closed:
             return whole
-        return offered if self.closed else whole
+        due = was_closed and now >= self._probe_at
+        if due or not was_closed:
+            soonest, latest = self.PROBE_EVERY_S
+            self._probe_at = now + min(latest, max(soonest, takes_s / self.PROBE_SHARE))
+        return whole if due else offered

@@ -17,8 +17,8 @@ from .books import Books
 from .devices import Priority
 from .figures import ReadFigures
 
-REQUEST_BYTES: Final = 4 << 20
-"""Of one device request, where the chain lies contiguous."""
+REQUEST_BYTES: Final = (8 << 20) + (64 << 10)
+"""At most of one device request, where the chain lies contiguous: a whole run as the writer lays it, and headers."""
 MAX_GAP_BYTES: Final = 64 << 10
 """What is read and thrown away between two pages rather than begin a new request: run headers, mostly."""
 _MAX_PIECES: Final = 500

@@ -8,7 +8,7 @@ from kvtier_client.protocol.messages import Report
 
 from ..ports import PoolView
 from .books import Books
-from .estimate import EngineSpeed, Gate, breakeven_blocks, offered_blocks
+from .estimate import EngineSpeed, Gate, breakeven_blocks, offered_blocks, restore_s
 
 _DEPTHS: Final = 16
 """Depths that are kept of one layout's reports."""
@@ -35,12 +35,21 @@ class Offers:
         self._speeds[key] = EngineSpeed(report.block_tokens, report.bytes_per_token, tuple(sorted(points.items())))
 
     def offered(self, pool: PoolView, layout: bytes, whole: int, in_dram: int, now: float) -> int:
-        """Of `whole` leading blocks, how many pay to restore; all of them where the pool restores always."""
+        """Of `whole` leading blocks, how many pay to restore; all of them where the pool restores always.
+
+        Where no device can be read now, nothing below DRAM is offered.
+        """
         if whole <= in_dram or pool.grant is None or pool.grant.restore == "always":
             return whole
+        if not any(it.health.readable for it in self._books.devices):
+            return in_dram
         key = pool.uid, layout
-        pays = offered_blocks(whole, in_dram, self._speeds.get(key), self._bandwidth(now), self._queue_s(now))
-        return self._gates.setdefault(key, Gate()).decide(whole, pays, now)
+        engine, bandwidth, queue_s = self._speeds.get(key), self._bandwidth(now), self._queue_s(now)
+        if engine is None or bandwidth is None:
+            return whole
+        pays = offered_blocks(whole, in_dram, engine, bandwidth, queue_s)
+        takes_s = restore_s(whole - in_dram, engine, bandwidth, queue_s)
+        return self._gates.setdefault(key, Gate()).decide(whole, pays, takes_s, now)
 
     def breakeven_blocks(self, pool_uid: str, now: float) -> float | None:
         """What a prefix that lies on nvme must have at least to pay, in the pool's layout with the highest need.

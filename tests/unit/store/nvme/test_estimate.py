@@ -101,7 +101,15 @@ def test_without_a_report_all_is_offered() -> None:
 
 def test_closed_gate_lets_a_small_share_through() -> None:
     gate = Gate()
-    offers = [gate.decide(100, 10, 100 + step * 0.1) for step in range(100)]
-    assert (offers.count(100), offers.count(10), gate.closed) == (5, 95, True)
-    assert gate.decide(100, 100, 200.0) == 100
+    offers = [gate.decide(100, 10, 0.1, 100 + step * 0.1) for step in range(100)]
+    assert (offers.count(100), offers.count(10), gate.closed) == (4, 96, True)
+    assert offers[0] == 10
+    assert gate.decide(100, 100, 0.1, 200.0) == 100
     assert not gate.closed
+
+
+@pytest.mark.parametrize(("takes_s", "probes"), [(1.0, 11), (2.0, 5), (60.0, 3)], ids=["quick", "slow", "endless"])
+def test_closed_gate_probes_a_slow_tier_less_often(takes_s: float, probes: int) -> None:
+    gate = Gate()
+    offers = [gate.decide(100, 10, takes_s, float(step)) for step in range(60)]
+    assert offers.count(100) == probes
