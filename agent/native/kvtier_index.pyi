@@ -154,6 +154,8 @@ class Index:
         """Writing was given up. Unpins."""
     def place_of(self, page: int) -> tuple[int, int, int] | None:
         """segment, offset, size on nvme."""
+    def without_slot(self, pages: Sequence[int]) -> list[int]:
+        """Of these, in their order: those that lie on nvme, and are neither in DRAM nor on their way there."""
     def parent_page(self, page: int) -> int | None:
         """The same key's page of the parent block."""
     def follows(self, page: int, other: int) -> bool:

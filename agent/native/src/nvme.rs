@@ -283,6 +283,16 @@ impl Index {
         Ok(it.is_on_nvme().then(|| (self.segments.get(it.segment).number, u64::from(it.offset) * UNIT, it.size)))
     }
 
+    /// Of `pages`, those that lie on nvme and have no slot, in their order.
+    pub fn without_slot(&self, pages: &[u32]) -> Result<Vec<u32>> {
+        self.check_pages(pages)?;
+        let waits = |page: &&u32| {
+            let it = &self.pages[**page];
+            !it.has_slot() && it.is_on_nvme()
+        };
+        Ok(pages.iter().filter(waits).copied().collect())
+    }
+
     /// The same key's page of the parent block.
     pub fn parent_page(&self, page: u32) -> Result<Option<u32>> {
         self.check_page(page)?;

@@ -129,7 +129,7 @@ class Gate:
     """Whether a pool's nvme tier is open to restores, with a share of traffic let through while it is closed."""
 
     PROBE_EVERY_S: Final = (2.0, 15.0)
-    """While closed, one restore in so long is offered, so that the tier's speed stays known; sooner where it is quick."""
+    """While closed, one restore in so long is offered, so that its speed stays known; sooner where it is quick."""
     PROBE_SHARE: Final = 0.2
     """Of the time, at most, goes into such restores."""
 

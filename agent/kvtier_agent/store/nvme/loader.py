@@ -62,11 +62,10 @@ class Loader:
                 readable = self._submit(pool, segment, offset, size, taken, under_way) and readable
             if not readable:
                 break  # what comes behind a block that is a miss is of no use
-            planned = {page for _, _, _, taken in plan for page in taken}
-            left = _behind(pool, left, planned)
-            if not left:
-                break
-            place = pool.index.place_of(left[0])
+            # Each is tried once; and others may bring some of them up: no room is to be made for those.
+            tried = {page for _, _, _, taken in plan for page in taken}
+            left = [page for page in pool.index.without_slot(left) if page not in tried]
+            place = pool.index.place_of(left[0]) if left else None
             if place is None or loop.time() >= deadline:
                 break
             if not await self._room.make_room(pool, round_up(place[2], PAGE), deadline):
@@ -138,9 +137,3 @@ class Loader:
                 pool.counters["pages_lost_nvme"] += lost
                 log("page.lost", pool=pool.uid, device=device.name, unit=segment.unit, pages=lost)
             pool.progress.fire()
-
-
-def _behind(pool: PoolView, pages: Sequence[int], planned: set[int]) -> list[int]:
-    """The pages from the first on that still waits for a slot."""
-    last = max((index for index, page in enumerate(pages) if page in planned), default=-1)
-    return [page for page in pages[last + 1 :] if pool.index.place_of(page) is not None]

@@ -141,6 +141,7 @@ async def test_gets_of_one_chain_read_it_once(rig: Rig) -> None:
     pool = await rig.pool()
     assert await asyncio.gather(*(rig.get(pool, chain) for _ in range(5))) == [16] * 5
     assert pool.counters["pages_read_nvme"] == 16
+    assert len(pool.index.chunks()) * 8 <= 16 + 8, "nobody makes room for what another one brings"
 
 
 async def test_full_pool_keeps_writing_and_forgets_its_oldest(rig: Rig) -> None:
