@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
+import msgspec
 from kvtier_client.client import Client
+from kvtier_client.protocol.messages import Get, GetReply
+from kvtier_client.protocol.places import PLACE
 
 from kvtier_bench.context import Context, Scenario
+from kvtier_bench.echo import Echo
 from kvtier_bench.figures import CannotRun, Figure
 from kvtier_bench.filling import put_chain
 from kvtier_bench.load import Job, Load
@@ -42,47 +46,67 @@ def run(context: Context) -> Iterator[Figure]:
         store.wait_ready()
         with store.client() as client:
             _hold_all(client, payloads)
-            calls, releases = measure(client, payloads, context.scaled(2000, 200), 0.0)
-            yield Figure("get_call_us_p50", "get in place, 64 pages of 1 MiB, the call", calls.p50 * 1e6, "us")
-            yield Figure("get_call_us_p99", "the same, slowest of a hundred", calls.p99 * 1e6, "us")
-            yield Figure("release_us_p50", "giving them back", releases.p50 * 1e6, "us")
+            measured = measure(client, payloads, context.scaled(2000, 200), 0.0)
+            calls, echo = measured.calls, measured.echo
+            beside = f"the same bytes there and back over a socket {echo.p50 * 1e6:.0f} us"
+            yield Figure("get_call_us_p50", "get in place, 64 pages of 1 MiB, the call", calls.p50 * 1e6, "us", beside)
+            beside = f"over a socket {echo.p99 * 1e6:.0f} us"
+            yield Figure("get_call_us_p99", "the same, slowest of a hundred", calls.p99 * 1e6, "us", beside)
+            yield Figure("release_us_p50", "giving them back", measured.releases.p50 * 1e6, "us")
         _fill(context, store, busy)
-        calls, stored = _measure_busy(context, store, payloads)
-        beside = f"{RESTARTS} recoveries; a client put {stored / 1e9:.1f} GB into a full pool meanwhile"
+        calls, echo, stored = _measure_busy(context, store, payloads)
+        beside = f"{RESTARTS} recoveries; a client put {stored / 1e9:.1f} GB into a full pool meanwhile; "
+        beside += f"over a socket, beside the same, {echo.p99 * 1e6:.0f} us (median {echo.p50 * 1e6:.0f})"
         yield Figure(
             "get_call_busy_us_p99", "get in place, store busy, slowest of a hundred", calls.p99 * 1e6, "us", beside
         )
         yield Figure("get_call_busy_us_p50", "the same, median", calls.p50 * 1e6, "us", beside)
 
 
-def measure(client: Client, payloads: Payloads, calls: int, pause_s: float) -> tuple[Timings, Timings]:
+class Measured(NamedTuple):
+    """In turns."""
+
+    calls: Timings
+    releases: Timings
+    echo: Timings
+    """As many bytes to another process and back."""
+
+
+def measure(client: Client, payloads: Payloads, calls: int, pause_s: float) -> Measured:
     """Seconds of each get and of each release.
 
     Raises CannotRun when a page is missing or wrong.
     """
-    took, released = [], []
-    for number in range(calls + CHAINS):
-        hashes = CHAIN_HASHES[number % CHAINS]
-        began = time.perf_counter()
-        held = client.get(LAYOUT, hashes)
-        got = time.perf_counter()
-        if held.blocks != PAGES:
-            raise CannotRun(f"only {held.blocks} of {PAGES} pages were there; misses: {dict(client.misses)}")
-        if number < CHAINS and payloads.wrong(hashes, held.views):
-            raise CannotRun("a page has other bytes than were put")
-        before = time.perf_counter()
-        held.release()
-        after = time.perf_counter()
-        if number >= CHAINS:
-            took.append(got - began)
-            released.append(after - before)
-        time.sleep(pause_s)
-    return Timings(tuple(took)), Timings(tuple(released))
+    took: list[float] = []
+    released: list[float] = []
+    echoed: list[float] = []
+    reply = GetReply(1, PAGES, bytes(PAGES * PLACE.size), 1, 1)
+    request = Get(1, LAYOUT, CHAIN_HASHES[0], 1)
+    with Echo(request, len(msgspec.msgpack.encode(reply))) as echo:
+        for number in range(calls + CHAINS):
+            hashes = CHAIN_HASHES[number % CHAINS]
+            began = time.perf_counter()
+            held = client.get(LAYOUT, hashes)
+            got = time.perf_counter()
+            if held.blocks != PAGES:
+                raise CannotRun(f"only {held.blocks} of {PAGES} pages were there; misses: {dict(client.misses)}")
+            if number < CHAINS and payloads.wrong(hashes, held.views):
+                raise CannotRun("a page has other bytes than were put")
+            before = time.perf_counter()
+            held.release()
+            after = time.perf_counter()
+            time.sleep(pause_s)
+            if number >= CHAINS:
+                took.append(got - began)
+                released.append(after - before)
+                echoed.append(echo.seconds())
+    return Measured(Timings(tuple(took)), Timings(tuple(released)), Timings(tuple(echoed)))
 
 
-def _measure_busy(context: Context, store: Store, payloads: Payloads) -> tuple[Timings, int]:
+def _measure_busy(context: Context, store: Store, payloads: Payloads) -> tuple[Timings, Timings, int]:
     """Gets right after each of several kills, while the other pool is recovered and stored into; bytes stored."""
     calls: list[float] = []
+    echoed: list[float] = []
     stored = 0
     for restart in range(RESTARTS):
         store.kill()
@@ -91,10 +115,11 @@ def _measure_busy(context: Context, store: Store, payloads: Payloads) -> tuple[T
         job = Job(str(store.socket("busy")), BUSY_PAGE_BYTES, BUSY_CHAIN, 0.0, 0, restart)
         with Load([job], context.disk / "load.log") as load, store.client() as client:
             _hold_all(client, payloads)
-            timings, _ = measure(client, payloads, context.scaled(800, 80), PAUSE_S)
-            calls += timings.seconds
+            measured = measure(client, payloads, context.scaled(800, 80), PAUSE_S)
+            calls += measured.calls.seconds
+            echoed += measured.echo.seconds
             stored += sum(tally.put_pages for tally in load.stop()) * BUSY_PAGE_BYTES
-    return Timings(tuple(calls)), stored
+    return Timings(tuple(calls)), Timings(tuple(echoed)), stored
 
 
 def _hold_all(client: Client, payloads: Payloads) -> None:
