@@ -12,7 +12,7 @@ help: ## Show this list
 demo: .venv ## The main job, end to end, on a local cluster that it starts itself
 	$(PYTHON) -m dev.demo
 
-WORKERS := 3
+WORKERS := 2
 test: lint ## Everything: lint, types, unit, crash (short), engine, control plane and cluster tests
 	cd $(NATIVE) && cargo test --quiet --locked --no-default-features
 	$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup tests/unit tests/chaos tests/engines tests/controlplane tests/cluster

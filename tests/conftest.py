@@ -29,3 +29,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for start, group in ONE_AFTER_THE_OTHER.items():
             if path.startswith(start):
                 item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """In a worker that does not know of groups, each would start a cluster."""
+    in_groups = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if hasattr(session.config, "workerinput") and not all("@" in item.nodeid for item in in_groups):
+        raise pytest.UsageError("these releases of pytest and pytest-xdist do not keep xdist_group's tests together")

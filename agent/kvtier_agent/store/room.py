@@ -36,8 +36,6 @@ _SHORT_S: Final = 5.0
 """A class that had no free slot is short of room for so long."""
 _COMPARE_PART: Final = 4
 """Classes are compared whenever this part of a chunk was evicted."""
-_AHEAD: Final = 2
-"""Chunks of free slots to keep ready while the pool grows: the kernel takes longer to make memory than to fill it."""
 _DROP_ATTEMPTS: Final = 3
 _CLEAR_PAGES: Final = 256
 """Evicted at a stretch: a small part of a millisecond."""
@@ -96,14 +94,14 @@ class Room:
         return None
 
     def look_ahead(self, pool: Pool, slot_bytes: int) -> None:
-        """Slots of this class were handed out: make the next chunk while there still are some, for a burst of puts."""
+        """Slots of this class were handed out: make the next chunk while there still are some."""
         free = pool.index.free_slots(slot_bytes)
         if not free:
             self._short[pool.uid, slot_bytes] = asyncio.get_running_loop().time()
         if self._growth.locked():
             return
         cut = decide_growth(self._view(pool), slot_bytes)
-        if cut is not None and free < cut.slots * _AHEAD:
+        if cut is not None and free * 2 < cut.slots:
             self._core.tasks.start("grow", self._resize(pool, Grow(cut), self._core.chunks.pool_bytes(pool.uid)))
         elif cut is None and not free:
             self._core.nvme.relieve(pool, slot_bytes)
