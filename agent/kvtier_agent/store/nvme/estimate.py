@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 _HALF_LIFE_S: Final = 1.0
-_MIN_BUSY_S: Final = 0.002
+_MIN_BUSY_S: Final = 0.0002
 _MIN_BYTES: Final = 256 << 10
 """Smaller requests say how quick a device is, not how fast."""
 _MOST_BLOCKS: Final = 1 << 16
