@@ -17,9 +17,17 @@ ONE_AFTER_THE_OTHER = {
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Build here what a worker would build without a line of progress: it has no terminal."""
-    chosen = [argument.rstrip("/") for argument in session.config.args]
     if session.config.getoption("numprocesses", None):
-        build(session.config, images="tests/cluster" in chosen)
+        images = _is_chosen(session.config, "tests/cluster")
+        if images or _is_chosen(session.config, "tests/controlplane"):
+            build(session.config, images=images)
+
+
+def _is_chosen(config: pytest.Config, folder: str) -> bool:
+    """Whether an argument names the folder, something in it, or what it lies in."""
+    wanted = REPOSITORY / folder
+    named = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return any(path.is_relative_to(wanted) or wanted.is_relative_to(path) for path in named)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from kvtier_bench.cli import main
 from kvtier_bench.replay.optimum import optimum_blocks
-from kvtier_bench.replay.policies import hit_blocks
+from kvtier_bench.replay.policies import Cache, hit_blocks
 from kvtier_bench.replay.trace import Trace, TraceError, read_trace
+from kvtier_bench.workload import chain_hashes
 
 
 def trace_of(*requests: list[int]) -> Trace:
@@ -54,6 +55,25 @@ def test_optimum_is_what_the_best_choice_finds(seed: int) -> None:
 def test_lru_evicts_the_leaf_used_longest_ago() -> None:
     assert hit_blocks(trace_of([0, 1], [2], [0, 3], [0, 1]), "lru", 3) == 1 + 1
     assert hit_blocks(trace_of([0, 1], [2], [0, 3], [0, 1]), "lru", 4) == 1 + 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "hits"),
+    [
+        ([(1, 4), (1, 8)], [0, 4]),
+        ([(1, 4), (2, 4), (3, 4), (1, 4)], [0, 0, 0, 2]),
+        ([(1, 6), (2, 6), (1, 6)], [0, 0, 4]),
+        ([(1, 30), (1, 30)], [0, 10]),
+        ([(1, 8), (1, 4), (1, 8)], [0, 4, 8]),
+    ],
+    ids=["grows", "coldest loses its end", "two share", "larger than the cache", "a shorter prompt"],
+)
+def test_lru_evicts_the_end_of_the_coldest_chain(requests: list[tuple[int, int]], hits: list[int]) -> None:
+    cache = Cache("lru", 10)
+    found = [
+        cache.request(chain_hashes(chain, 30)[:blocks], float(now)) for now, (chain, blocks) in enumerate(requests)
+    ]
+    assert found == hits
 
 
 @pytest.mark.parametrize("policy", ["default", "lru"])

@@ -149,16 +149,22 @@ class Rig:
         await asyncio.gather(*(it.close() for it in self.nvme._books.devices))
 
     async def put(
-        self, pool: RigPool, chain: Chain, blocks: int, reach: Reach = Reach.DRAM, within_s: float = 30.0
+        self,
+        pool: RigPool,
+        chain: Chain,
+        blocks: int,
+        reach: Reach = Reach.DRAM,
+        within_s: float = 30.0,
+        age_s: float = 0.0,
     ) -> Reach:
-        """Append blocks to a chain, and have them written."""
+        """Append blocks to a chain, and have them written, as if that was `age_s` ago."""
         deadline = asyncio.get_running_loop().time() + within_s
         parent = chain.hashes[-1] if chain.hashes else None
         hashes = chain.extend(blocks)
         pages = [(hash_, 0, 0, 0, chain.size) for hash_ in hashes]
         start = 0
         while start < len(pages):
-            taken, stop, _ = pool.index.reserve(LAYOUT, parent, pages, start, len(pages), time.time(), 1 << 30)
+            taken, stop, _ = pool.index.reserve(LAYOUT, parent, pages, start, len(pages), time.time() - age_s, 1 << 30)
             self._fill(pool, [page for _, page in taken])
             if stop == start and not await self.room.make_room(pool, round_up(chain.size, PAGE), deadline):
                 raise TimeoutError("no room")
