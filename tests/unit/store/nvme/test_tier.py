@@ -154,7 +154,8 @@ async def test_full_pool_keeps_writing_and_forgets_its_oldest(rig: Rig) -> None:
     found = [rig.find(pool, chain)[0] for chain in chains]
     assert found[-1] == 128
     assert found[0] == 0
-    assert sum(found) >= 24 * 128 * 0.25
+    # Of 16 units, one is spared for moving pages, two are kept free for what comes next, and two may be used in part.
+    assert sum(found) * chains[0].size >= 11 / 16 * 64 * MIB
     for chain in chains:
         blocks = rig.find(pool, chain)[0]  # now: the cleaner may still be at work, until the get holds them
         assert await rig.get(pool, chain) == blocks
