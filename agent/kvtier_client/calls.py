@@ -15,6 +15,7 @@ from .checks import (
     check_chain,
     check_hashes,
     check_hold_id,
+    check_layout,
     check_pages,
     check_pin_seconds,
     check_put,
@@ -173,8 +174,7 @@ class Calls:
     def pin(self, layout: bytes, hashes: Sequence[bytes], seconds: int) -> Call[int]:
         """Blocks that stay for a while."""
         check_pin_seconds(seconds)
-        check_hashes(layout, hashes)
-        asked = list(hashes[:MAX_BLOCKS])
+        asked = check_hashes(layout, hashes).first(MAX_BLOCKS)
 
         def flow(connection: Connection, _: Deadline) -> Flow[int]:
             request = Pin(connection.next_request_id(), layout, asked, seconds)
@@ -185,8 +185,7 @@ class Calls:
 
     def delete(self, layout: bytes, hashes: Sequence[bytes]) -> Call[bool]:
         """Blocks, and all below them, gone for good."""
-        check_hashes(layout, hashes)
-        parts = [list(hashes[at : at + MAX_BLOCKS]) for at in range(0, len(hashes), MAX_BLOCKS)]
+        parts = [check_hashes(layout, hashes[at : at + MAX_BLOCKS]) for at in range(0, len(hashes), MAX_BLOCKS)]
 
         def flow(connection: Connection, _: Deadline) -> Flow[bool]:
             for part in parts:
@@ -199,7 +198,7 @@ class Calls:
         self, layout: bytes, block_tokens: int, prefill_tokens_per_s: float, at_depth: int, bytes_per_token: float
     ) -> Call[bool]:
         """An engine's speed."""
-        check_hashes(layout, ())
+        check_layout(layout)
         check_report(block_tokens, prefill_tokens_per_s, at_depth, bytes_per_token)
         message = Report(layout, block_tokens, float(prefill_tokens_per_s), at_depth, float(bytes_per_token))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_BLOCKS, PageId
+from .protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_BLOCKS, HashList, PageId
 from .protocol.places import most_blocks
 from .results import Page
 
@@ -37,28 +37,45 @@ def check_pages(pages: Sequence[PageId]) -> tuple[PageId, ...]:
     return tuple(pages)
 
 
-def check_chain(layout: bytes, hashes: Sequence[bytes], pages: Sequence[PageId]) -> list[bytes]:
+def check_chain(layout: bytes, hashes: Sequence[bytes], pages: Sequence[PageId]) -> HashList:
     """The hashes to ask for: the leading ones, as many as one request may name.
 
     Raises ValueError.
     """
-    check_hashes(layout, hashes)
-    return list(hashes[: MAX_BLOCKS // len(pages) if _all_full(pages) else most_blocks(pages)])
+    return check_hashes(layout, hashes).first(MAX_BLOCKS // len(pages) if _all_full(pages) else most_blocks(pages))
 
 
-def check_hashes(layout: bytes, hashes: Sequence[bytes]) -> None:
-    """Raise ValueError unless these are a layout and hashes."""
-    _check_layout(layout)
-    # Over thousands of hashes: two passes in C, and words only for what is wrong.
-    if set(map(type, hashes)) <= {bytes} and all(length in HASH_BYTES for length in set(map(len, hashes))):
-        return
+def check_layout(layout: bytes) -> None:
+    """Raise ValueError unless this is a layout's fingerprint."""
+    if not isinstance(layout, bytes) or len(layout) != LAYOUT_BYTES:
+        raise ValueError(f"layout must be {LAYOUT_BYTES} bytes: Layout.fingerprint()")
+
+
+def check_hashes(layout: bytes, hashes: Sequence[bytes]) -> HashList:
+    """The hashes.
+
+    Raises ValueError unless these are a layout and hashes of one length.
+    """
+    check_layout(layout)
+    try:
+        packed = HashList.of(hashes)
+    except (TypeError, ValueError):
+        _explain(hashes)
+        raise
+    if packed.length not in HASH_BYTES:
+        _explain(hashes)
+    return packed
+
+
+def _explain(hashes: Sequence[bytes]) -> None:
+    """Raise ValueError with the first that is no hash, if one is not."""
     for index, value in enumerate(hashes):
         _check_hash(value, f"hashes[{index}]")
 
 
 def check_put(layout: bytes, parent: bytes | None, pages: Sequence[Page]) -> None:
     """Raise ValueError unless these are pages of consecutive blocks, those of a block together."""
-    _check_layout(layout)
+    check_layout(layout)
     if parent is not None:
         _check_hash(parent, "parent")
     seen: set[tuple[bytes, int, int]] = set()
@@ -115,11 +132,6 @@ def check_hold_id(hold: int) -> int:
 
 def _all_full(pages: Sequence[PageId]) -> bool:
     return not any(page.trailing for page in pages)
-
-
-def _check_layout(layout: bytes) -> None:
-    if not isinstance(layout, bytes) or len(layout) != LAYOUT_BYTES:
-        raise ValueError(f"layout must be {LAYOUT_BYTES} bytes: Layout.fingerprint()")
 
 
 def _check_hash(value: bytes, what: str) -> None:

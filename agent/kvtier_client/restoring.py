@@ -13,7 +13,7 @@ from .failures import GENERATION, PROTOCOL, SIZE_MISMATCH, Deadline, Failure
 from .flows import Copy, Flow, Run, Send, answer_to, tell
 from .placed import PlacedPages
 from .protocol.frames import encode_frame
-from .protocol.messages import Get, GetReply, PageId, Release, Tier
+from .protocol.messages import Get, GetReply, HashList, PageId, Release, Tier
 from .protocol.places import blocks_kept, needed_pages, place_count
 from .results import Restored, Visit
 
@@ -35,7 +35,7 @@ class PartwiseGet(ABC):
     """
 
     def __init__(
-        self, layout: bytes, hashes: list[bytes], pages: tuple[PageId, ...], hold_id: int, count: Callable[[str], None]
+        self, layout: bytes, hashes: HashList, pages: tuple[PageId, ...], hold_id: int, count: Callable[[str], None]
     ) -> None:
         """`count` counts a miss by its cause."""
         self._layout = layout
@@ -110,7 +110,7 @@ class CopyingGet(PartwiseGet):
     def __init__(
         self,
         layout: bytes,
-        hashes: list[bytes],
+        hashes: HashList,
         pages: tuple[PageId, ...],
         hold_id: int,
         count: Callable[[str], None],
@@ -143,7 +143,7 @@ class VisitingGet(PartwiseGet):
     def __init__(
         self,
         layout: bytes,
-        hashes: list[bytes],
+        hashes: HashList,
         pages: tuple[PageId, ...],
         hold_id: int,
         count: Callable[[str], None],

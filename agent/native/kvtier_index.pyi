@@ -6,6 +6,9 @@ from typing import Final, final
 Key = tuple[int, int, int]
 """Group, shard, and n of `trailing(n)` (0: full)."""
 
+Hashes = list[bytes] | tuple[int, bytes]
+"""One by one; or the length of each, and all of them one behind the other."""
+
 KNOWN: Final[int]
 FRESH: Final[int]
 BUSY: Final[int]
@@ -61,11 +64,11 @@ class Index:
         """Heap that the index takes."""
 
     # lookups and gets
-    def find(self, layout: bytes, hashes: Sequence[bytes], keys: Sequence[Key]) -> tuple[int, int]:
+    def find(self, layout: bytes, hashes: Hashes, keys: Sequence[Key]) -> tuple[int, int]:
         """Whole leading blocks in any tier; leading blocks whole in DRAM. Raises Refused (malformed)."""
-    def hold(self, layout: bytes, hashes: Sequence[bytes], keys: Sequence[Key], now: float) -> Hold:
+    def hold(self, layout: bytes, hashes: Hashes, keys: Sequence[Key], now: float) -> Hold:
         """Pin and touch (policy: a hit) the leading whole blocks. now: unix seconds, for chunks' and TTL ages."""
-    def touch(self, layout: bytes, hashes: Sequence[bytes], now: float) -> None:
+    def touch(self, layout: bytes, hashes: Hashes, now: float) -> None:
         """As `hold` does for the policy: all pages of the leading blocks that are there are of use."""
     def pin(self, pages: Sequence[int]) -> None:
         """Keep these page numbers, and the pages' slots, until `unpin`, whatever becomes of the pages."""
@@ -184,7 +187,7 @@ class Index:
         last asked: to be cleared like those of `delete`, then `free_deleted`."""
     def expire(self, before: float, limit: int) -> list[tuple[bytes, bytes]]:
         """Up to `limit` (layout, hash) of blocks stored before that time, to be deleted."""
-    def pin_prefix(self, layout: bytes, hashes: Sequence[bytes], until: float, limit_bytes: int) -> int:
+    def pin_prefix(self, layout: bytes, hashes: Hashes, until: float, limit_bytes: int) -> int:
         """Leading present blocks pinned until then, as far as `pinned_bytes` stays within the limit; until 0.0:
         unpinned. Returns how many blocks."""
     def unpin_expired(self, now: float) -> None: ...

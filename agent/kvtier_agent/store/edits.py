@@ -41,7 +41,7 @@ class Edits:
                 m.RefusalCode.NOT_READY, "a device of the pool is being read for the first time; try again in a moment"
             )
         try:
-            await self._delete(pool, message.layout, message.hashes)
+            await self._delete(pool, message.layout, message.hashes.split())
         except JobFailed as error:
             raise Refusal(
                 m.RefusalCode.UNAVAILABLE, f"the blocks are gone now, but may come back after a restart: {error}"
@@ -71,7 +71,8 @@ class Edits:
         check_chain(message.layout, message.hashes)
         until = unix_now() + message.seconds if message.seconds > 0 else 0.0
         limit = pool.dram_quota // _PINNED_PART
-        return m.PinReply(message.request_id, pool.index.pin_prefix(message.layout, message.hashes, until, limit))
+        hashes = message.hashes.length, message.hashes.packed
+        return m.PinReply(message.request_id, pool.index.pin_prefix(message.layout, hashes, until, limit))
 
     async def _delete(self, pool: Pool, layout: bytes, hashes: Sequence[bytes]) -> None:
         """Cut now, and wait until that is noted in every tier."""

@@ -60,7 +60,7 @@ class Gets:
         offered = self._core.nvme.offered(pool, message.layout, whole, in_dram)
         counters["blocks_not_offered"] += whole - offered
         if message.prefetch and in_dram < offered:
-            self._prefetch(pool, message.layout, message.hashes[:offered], keys)
+            self._prefetch(pool, message.layout, message.hashes.first(offered), keys)
         return m.LookupReply(message.request_id, whole, in_dram, offered)
 
     def get_nowait(self, pool: Pool, pod: str, message: m.Get) -> Part | Hold:
@@ -109,7 +109,7 @@ class Gets:
         keys = _check(message.layout, message.hashes, message.pages)
         return m.PrefetchReply(message.request_id, self._prefetch(pool, message.layout, message.hashes, keys))
 
-    def _prefetch(self, pool: Pool, layout: bytes, hashes: Sequence[bytes], keys: Sequence[Key]) -> int:
+    def _prefetch(self, pool: Pool, layout: bytes, hashes: m.HashList, keys: Sequence[Key]) -> int:
         pins = _hold(pool, layout, hashes, keys)
         ready = pins.ready_blocks()
         if ready == pins.blocks or self._prefetches[pool.uid] >= _MAX_PREFETCHES:
@@ -175,20 +175,20 @@ def _fit(pins: Hold, quota_bytes: int) -> None:
         pins.settle(pins.blocks * quota_bytes // size)
 
 
-def _check(layout: bytes, hashes: Sequence[bytes], pages: Sequence[m.PageId]) -> list[Key]:
+def _check(layout: bytes, hashes: m.HashList, pages: Sequence[m.PageId]) -> list[Key]:
     check_chain(layout, hashes)
     return check_pages(pages, len(hashes))
 
 
-def _find(pool: Pool, layout: bytes, hashes: Sequence[bytes], keys: Sequence[Key]) -> tuple[int, int]:
+def _find(pool: Pool, layout: bytes, hashes: m.HashList, keys: Sequence[Key]) -> tuple[int, int]:
     try:
-        return pool.index.find(layout, hashes, keys)
+        return pool.index.find(layout, (hashes.length, hashes.packed), keys)
     except Refused as error:
         raise refusal_of(error) from error
 
 
-def _hold(pool: Pool, layout: bytes, hashes: Sequence[bytes], keys: Sequence[Key]) -> Hold:
+def _hold(pool: Pool, layout: bytes, hashes: m.HashList, keys: Sequence[Key]) -> Hold:
     try:
-        return pool.index.hold(layout, hashes, keys, unix_now())
+        return pool.index.hold(layout, (hashes.length, hashes.packed), keys, unix_now())
     except Refused as error:
         raise refusal_of(error) from error

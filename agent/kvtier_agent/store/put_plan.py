@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvtier_client.protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_BLOCKS, PageId, Put, RefusalCode
+from kvtier_client.protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_BLOCKS, HashList, PageId, Put, RefusalCode
 from kvtier_client.protocol.places import place_count
 
 from .arena_format import MAX_PAGE_BYTES, PAGE, round_up
@@ -47,17 +47,16 @@ def check_pages(pages: Sequence[PageId], blocks: int) -> list[Key]:
     return keys
 
 
-def check_chain(layout: bytes, hashes: Sequence[bytes]) -> None:
+def check_chain(layout: bytes, hashes: HashList) -> None:
     """Raise Refusal unless layout and hashes are within the protocol's limits."""
-    if len(layout) != LAYOUT_BYTES:
-        raise Refusal(RefusalCode.MALFORMED, f"the layout has {len(layout)} bytes instead of {LAYOUT_BYTES}")
+    _check_layout(layout)
+    _check_length(hashes.length)
+    if len(hashes.packed) % hashes.length:
+        raise Refusal(
+            RefusalCode.MALFORMED, f"{len(hashes.packed)} bytes are no whole number of hashes of {hashes.length}"
+        )
     if len(hashes) > MAX_BLOCKS:
         raise Refusal(RefusalCode.LIMIT, f"{len(hashes)} hashes in one request; at most {MAX_BLOCKS} are taken")
-    for length in set(map(len, hashes)):
-        if not _LEAST_HASH <= length <= _MOST_HASH:
-            raise Refusal(
-                RefusalCode.MALFORMED, f"a hash has {length} bytes; {_LEAST_HASH} to {_MOST_HASH} are allowed"
-            )
 
 
 def check_put(put: Put, staging_bytes: int) -> PutPlan:
@@ -65,8 +64,11 @@ def check_put(put: Put, staging_bytes: int) -> PutPlan:
     if not put.pages:
         raise Refusal(RefusalCode.MALFORMED, "a put has no pages")
     pages = [(it.hash, it.page.group, it.page.shard, it.page.trailing, it.size) for it in put.pages]
-    hashes = [it[0] for it in pages]
-    check_chain(put.layout, hashes if put.parent is None else [*hashes, put.parent])
+    _check_layout(put.layout)
+    for length in {len(it[0]) for it in pages} | ({len(put.parent)} if put.parent is not None else set()):
+        _check_length(length)
+    if len(pages) > MAX_BLOCKS:
+        raise Refusal(RefusalCode.LIMIT, f"{len(pages)} pages in one request; at most {MAX_BLOCKS} are taken")
     keys = [_checked_key(page) for page in dict.fromkeys(it.page for it in put.pages)]
     parents = _parents(put.parent, pages)
     for it in put.pages:
@@ -97,6 +99,16 @@ def refusal_of(error: Refused) -> Refusal:
     """What the index refuses, as it is said to a client."""
     code, _, message = error.args
     return Refusal(RefusalCode(code), message)
+
+
+def _check_layout(layout: bytes) -> None:
+    if len(layout) != LAYOUT_BYTES:
+        raise Refusal(RefusalCode.MALFORMED, f"the layout has {len(layout)} bytes instead of {LAYOUT_BYTES}")
+
+
+def _check_length(length: int) -> None:
+    if not _LEAST_HASH <= length <= _MOST_HASH:
+        raise Refusal(RefusalCode.MALFORMED, f"a hash has {length} bytes; {_LEAST_HASH} to {_MOST_HASH} are allowed")
 
 
 def _parents(parent: bytes | None, pages: Sequence[WantedPage]) -> list[bytes | None]:

@@ -6,6 +6,7 @@ default, so that a peer one minor release older or newer still understands what 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -72,6 +73,34 @@ WHOLE_BLOCK: Final = (PageId(),)
 """The page of an engine with one group and one rank."""
 
 
+class HashList(msgspec.Struct, frozen=True, array_like=True):
+    """Block hashes of one length, one behind the other: thousands are one string to both sides."""
+
+    length: int
+    """Bytes of each."""
+    packed: bytes
+
+    @classmethod
+    def of(cls, hashes: Sequence[bytes]) -> HashList:
+        """Pack them. Raises ValueError when their lengths differ, TypeError when one is not bytes."""
+        length = len(hashes[0]) if hashes else HASH_BYTES.start
+        packed = b"".join(hashes)
+        if set(map(len, hashes)) - {length} or len(packed) != length * len(hashes):
+            raise ValueError("hashes of one list have one length")
+        return cls(length, packed)
+
+    def __len__(self) -> int:
+        return len(self.packed) // self.length
+
+    def split(self) -> list[bytes]:
+        """Each by itself."""
+        return [self.packed[at : at + self.length] for at in range(0, len(self.packed), self.length)]
+
+    def first(self, count: int) -> HashList:
+        """The leading ones, all of them where there are no more."""
+        return self if count >= len(self) else HashList(self.length, self.packed[: count * self.length])
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First frame of a client."""
 
@@ -110,7 +139,7 @@ class Lookup(msgspec.Struct, frozen=True, tag="lookup"):
 
     request_id: int
     layout: bytes
-    hashes: list[bytes]
+    hashes: HashList
     pages: tuple[PageId, ...] = WHOLE_BLOCK
     """The pages that make a block whole for the caller."""
     prefetch: bool = False
@@ -134,7 +163,7 @@ class Get(msgspec.Struct, frozen=True, tag="get"):
 
     request_id: int
     layout: bytes
-    hashes: list[bytes]
+    hashes: HashList
     deadline_ms: int
     """What has not arrived by then is left out of the reply."""
     pages: tuple[PageId, ...] = WHOLE_BLOCK
@@ -165,7 +194,7 @@ class Hold(msgspec.Struct, frozen=True, tag="hold"):
 
     request_id: int
     layout: bytes
-    hashes: list[bytes]
+    hashes: HashList
     deadline_ms: int
     pages: tuple[PageId, ...] = WHOLE_BLOCK
 
@@ -186,7 +215,7 @@ class Prefetch(msgspec.Struct, frozen=True, tag="prefetch"):
 
     request_id: int
     layout: bytes
-    hashes: list[bytes]
+    hashes: HashList
     pages: tuple[PageId, ...] = WHOLE_BLOCK
 
 
@@ -275,7 +304,7 @@ class Delete(msgspec.Struct, frozen=True, tag="delete"):
 
     request_id: int
     layout: bytes
-    hashes: list[bytes]
+    hashes: HashList
     """In any order; what is not here is passed over."""
 
 
@@ -284,7 +313,7 @@ class Pin(msgspec.Struct, frozen=True, tag="pin"):
 
     request_id: int
     layout: bytes
-    hashes: list[bytes]
+    hashes: HashList
     seconds: int
     """0 unpins them."""
 

@@ -55,24 +55,35 @@ fn numbers<T>(given: Vec<Number<T>>) -> Vec<T> {
     given.into_iter().map(|number| number.0).collect()
 }
 
-/// A list of byte strings, kept alive while they are looked at.
-struct Strings<'py>(Vec<Bound<'py, PyBytes>>);
+/// Hashes, kept alive while they are looked at.
+enum Hashes<'py> {
+    Listed(Vec<Bound<'py, PyBytes>>),
+    /// The length of each, and all of them one behind the other.
+    Packed(usize, Bound<'py, PyBytes>),
+}
 
-impl<'py> Strings<'py> {
+impl<'py> Hashes<'py> {
     fn slices(&self) -> Vec<&[u8]> {
-        self.0.iter().map(|string| string.as_bytes()).collect()
+        match self {
+            Hashes::Listed(list) => list.iter().map(|hash| hash.as_bytes()).collect(),
+            Hashes::Packed(length, all) => all.as_bytes().chunks_exact(*length).collect(),
+        }
     }
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Strings<'py> {
+impl<'a, 'py> FromPyObject<'a, 'py> for Hashes<'py> {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let cast = |item: Bound<'py, PyAny>| item.cast_into::<PyBytes>().map_err(PyErr::from);
         if let Ok(list) = object.cast::<PyList>() {
-            return list.iter().map(cast).collect::<PyResult<_>>().map(Strings);
+            let cast = |item: Bound<'py, PyAny>| item.cast_into::<PyBytes>().map_err(PyErr::from);
+            return list.iter().map(cast).collect::<PyResult<_>>().map(Hashes::Listed);
         }
-        object.try_iter()?.map(|item| cast(item?)).collect::<PyResult<_>>().map(Strings)
+        let (length, all) = object.extract::<(Number<usize>, Bound<'py, PyBytes>)>()?;
+        if length.0 == 0 || all.as_bytes().len() % length.0 != 0 {
+            return Err(PyValueError::new_err(format!("{} bytes are no hashes of {}", all.as_bytes().len(), length.0)));
+        }
+        Ok(Hashes::Packed(length.0, all))
     }
 }
 
@@ -263,11 +274,11 @@ impl PyIndex {
 
     // Lookups and gets
 
-    fn find(&mut self, layout: &[u8], hashes: Strings, keys: KeyList) -> PyResult<(usize, usize)> {
+    fn find(&mut self, layout: &[u8], hashes: Hashes, keys: KeyList) -> PyResult<(usize, usize)> {
         Ok(self.tidy().find(layout, &hashes.slices(), &keys.0)?)
     }
 
-    fn hold(slf: Bound<'_, Self>, layout: &[u8], hashes: Strings, keys: KeyList, now: f64) -> PyResult<PyHold> {
+    fn hold(slf: Bound<'_, Self>, layout: &[u8], hashes: Hashes, keys: KeyList, now: f64) -> PyResult<PyHold> {
         let mut this = slf.try_borrow_mut()?;
         let held = this.tidy().hold(layout, &hashes.slices(), &keys.0, now)?;
         let dropped = this.dropped.clone();
@@ -275,7 +286,7 @@ impl PyIndex {
         Ok(PyHold { index: slf.unbind(), held, dropped })
     }
 
-    fn touch(&mut self, layout: &[u8], hashes: Strings, now: f64) -> PyResult<()> {
+    fn touch(&mut self, layout: &[u8], hashes: Hashes, now: f64) -> PyResult<()> {
         Ok(self.tidy().touch(layout, &hashes.slices(), now)?)
     }
 
@@ -517,7 +528,7 @@ impl PyIndex {
             .collect()
     }
 
-    fn pin_prefix(&mut self, layout: &[u8], hashes: Strings, until: f64, limit_bytes: Number<u64>) -> PyResult<usize> {
+    fn pin_prefix(&mut self, layout: &[u8], hashes: Hashes, until: f64, limit_bytes: Number<u64>) -> PyResult<usize> {
         Ok(self.tidy().pin_prefix(layout, &hashes.slices(), until, limit_bytes.0)?)
     }
 

@@ -32,7 +32,7 @@ class Cache:
 
         All of them are stored after that, in chain order, as far as there is room beside its own.
         """
-        hold = self._index.hold(_LAYOUT, hashes, [_KEY], now)
+        hold = self._index.hold(_LAYOUT, list(hashes), [_KEY], now)
         known = hold.blocks
         hold.release()
         pages = [(hash_, *_KEY, _PAGE_BYTES) for hash_ in hashes[known:]]

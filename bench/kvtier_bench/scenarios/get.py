@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 from kvtier_client.client import Client
-from kvtier_client.protocol.messages import Get, GetReply
+from kvtier_client.protocol.messages import Get, GetReply, HashList
 from kvtier_client.protocol.places import PLACE
 
 from kvtier_bench.context import Context, Scenario
@@ -81,7 +81,7 @@ def measure(client: Client, payloads: Payloads, calls: int, pause_s: float) -> M
     released: list[float] = []
     echoed: list[float] = []
     reply = GetReply(1, PAGES, bytes(PAGES * PLACE.size), 1, 1)
-    request = Get(1, LAYOUT, CHAIN_HASHES[0], 1)
+    request = Get(1, LAYOUT, HashList.of(CHAIN_HASHES[0]), 1)
     with Echo(request, len(msgspec.msgpack.encode(reply))) as echo:
         for number in range(calls + CHAINS):
             hashes = CHAIN_HASHES[number % CHAINS]

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 from kvtier_client.client import Client
-from kvtier_client.protocol.messages import Lookup, LookupReply
+from kvtier_client.protocol.messages import HashList, Lookup, LookupReply
 
 from kvtier_bench.context import Context, Scenario
 from kvtier_bench.echo import Echo
@@ -33,7 +33,7 @@ def run(context: Context) -> Iterator[Figure]:
             fill_blocks(client, blocks, context.say)
             store.wait_quiet()
             chains = blocks // CHAIN_BLOCKS
-            request = Lookup(1, LAYOUT, chain_hashes(0, CHAIN_BLOCKS))
+            request = Lookup(1, LAYOUT, HashList.of(chain_hashes(0, CHAIN_BLOCKS)))
             with Echo(request, len(msgspec.msgpack.encode(LookupReply(1, 0, 0, 0)))) as echo:
                 taken = interleaved(
                     {

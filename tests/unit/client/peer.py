@@ -231,29 +231,30 @@ class ArenaScript:
     def _replies(self, request: Any) -> Iterator[msgspec.Struct]:
         match request:
             case Lookup() as ask:
-                whole = self._whole(ask.hashes, ask.pages)
+                whole = self._whole(ask.hashes.split(), ask.pages)
                 yield LookupReply(ask.request_id, whole, whole, whole)
             case Prefetch() as ask:
-                yield PrefetchReply(ask.request_id, self._whole(ask.hashes, ask.pages))
+                yield PrefetchReply(ask.request_id, self._whole(ask.hashes.split(), ask.pages))
             case Hold() as ask:
                 self.holds += 1
-                yield HoldReply(ask.request_id, self._whole(ask.hashes, ask.pages), self.holds, 5_000)
+                yield HoldReply(ask.request_id, self._whole(ask.hashes.split(), ask.pages), self.holds, 5_000)
             case Release(hold):
                 self.releases.append(hold)
             case Delete() as ask:
-                for key in [key for key in self.pages if key[0] in ask.hashes]:
+                for key in [key for key in self.pages if key[0] in ask.hashes.split()]:
                     del self.pages[key]
                 yield Done(ask.request_id)
             case Pin() as ask:
-                yield PinReply(ask.request_id, self._whole(ask.hashes, [PageId()]))
+                yield PinReply(ask.request_id, self._whole(ask.hashes.split(), [PageId()]))
 
     def _answer_get(self, link: Link, ask: Get) -> None:
-        whole = self._whole(ask.hashes, ask.pages)
+        hashes = ask.hashes.split()
+        whole = self._whole(hashes, ask.pages)
         if not ask.hold_id:
             self.holds += 1
         hold = ask.hold_id or self.holds
         step = self.part_blocks if ask.stream else max(whole, 1)
-        parts = [ask.hashes[at : min(at + step, whole)] for at in range(0, whole, step)] or [[]]
+        parts = [hashes[at : min(at + step, whole)] for at in range(0, whole, step)] or [[]]
         for number, part in enumerate(parts):
             self.before_part(number)
             places = [

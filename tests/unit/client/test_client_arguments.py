@@ -27,6 +27,8 @@ def report(client: Client, **wrong: float) -> bool:
         (lambda c: c.lookup(LAYOUT, [b"x" * 15]), r"hashes\[0\] must be 16 to 64 bytes"),
         (lambda c: c.lookup(LAYOUT, [H[0], b"x" * 65]), r"hashes\[1\] must be 16 to 64 bytes"),
         (lambda c: c.lookup(LAYOUT, ["x" * 32]), r"hashes\[0\]"),
+        (lambda c: c.lookup(LAYOUT, [H[0], b"x" * 16]), "hashes of one list have one length"),
+        (lambda c: c.lookup(LAYOUT, b"x" * 32), r"hashes\[0\]"),
         (lambda c: c.lookup(LAYOUT, H, pages=[]), "pages must name 1 to 1024 pages"),
         (lambda c: c.lookup(LAYOUT, H, pages=[PageId(), PageId()]), "names a page twice"),
         (lambda c: c.lookup(LAYOUT, H, pages=[PageId(0, 1 << 16)]), "out of range"),

@@ -18,6 +18,7 @@ from kvtier_client.protocol.messages import (
     Done,
     Get,
     GetReply,
+    HashList,
     Hello,
     HelloReply,
     Lookup,
@@ -58,10 +59,10 @@ BLOCKS = [HEX["block-0"], HEX["block-1"]]
 FRAMES: dict[str, msgspec.Struct] = {
     "hello": Hello((1, 1), "example/1"),
     "hello_reply": HelloReply(1, "kvtier-store/0.1.0", "default/chat", "0f6a"),
-    "lookup": Lookup(1, HEX["layout-fingerprint"], BLOCKS),
+    "lookup": Lookup(1, HEX["layout-fingerprint"], HashList.of(BLOCKS)),
     "lookup_reply": LookupReply(1, 2, 1, 2),
     "chunks": Chunks([3]),
-    "get": Get(2, HEX["layout-fingerprint"], BLOCKS, 900, stream=True),
+    "get": Get(2, HEX["layout-fingerprint"], HashList.of(BLOCKS), 900, stream=True),
     "get_reply-first": GetReply(2, 1, PLACES[:40], 7, 30_000, more=True),
     "get_reply-last": GetReply(2, 1, PLACES[40:], 7, 30_000),
     "release": Release(7),
@@ -74,7 +75,7 @@ FRAMES: dict[str, msgspec.Struct] = {
         [PutPage(BLOCKS[1], 0, 8192), PutPage(BLOCKS[1], 8192, 512, PageId(1, 0, 1))],
     ),
     "put_reply": PutReply(4, 1, 1, Reach.DRAM),
-    "delete": Delete(5, HEX["layout-fingerprint"], BLOCKS[:1]),
+    "delete": Delete(5, HEX["layout-fingerprint"], HashList.of(BLOCKS[:1])),
 }
 
 

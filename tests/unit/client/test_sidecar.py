@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from kvtier_client import Client, Found, Page
 from kvtier_client.protocol.frames import FrameDecoder, encode_frame
-from kvtier_client.protocol.messages import Hello, Lookup, RefusalCode, Refused, ToClient
+from kvtier_client.protocol.messages import HashList, Hello, Lookup, RefusalCode, Refused, ToClient
 
 from tests.unit.client.peer import LAYOUT, ArenaScript, ScriptedAgent, chain
 
@@ -132,7 +132,7 @@ def test_agent_with_a_full_backlog_is_refused_at_once(tmp_path: Path) -> None:
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        encode_frame(Lookup(1, LAYOUT, chain(1))),
+        encode_frame(Lookup(1, LAYOUT, HashList.of(chain(1)))),
         encode_frame(Hello((1, 1), "x" * 5000)),
     ],
     ids=["http", "lookup-first", "long-hello"],

@@ -266,7 +266,7 @@ ATTACK = """
 import ctypes, errno, mmap, os, socket, sys
 from pathlib import Path
 from kvtier_client.protocol.frames import FrameDecoder, encode_frame
-from kvtier_client.protocol.messages import Get, GetReply, Hello, ToClient
+from kvtier_client.protocol.messages import Get, GetReply, HashList, Hello, ToClient
 
 def refused(what, attack):
     try:
@@ -280,7 +280,7 @@ sock = socket.socket(socket.AF_UNIX)
 sock.connect(sys.argv[1])
 decoder, answers, descriptors = FrameDecoder(ToClient), [], []
 sock.sendall(encode_frame(Hello((1, 1))))
-request = Get(1, bytes(range(32)), [bytes.fromhex(sys.argv[2])], 5000)
+request = Get(1, bytes(range(32)), HashList.of([bytes.fromhex(sys.argv[2])]), 5000)
 sock.sendall(encode_frame(request))
 while not any(isinstance(answer, GetReply) for answer in answers):
     data, received, _, _ = socket.recv_fds(sock, 65536, 16)

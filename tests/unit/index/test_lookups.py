@@ -135,6 +135,9 @@ def test_lookup_names_its_fault(pool: Pool) -> None:
         assert refused.value.args[:2] == ("malformed", at)
     with pytest.raises(Refused):
         pool.index.find(b"short", [], [KEY])
+    for packed in [(0, b""), (0, b"h" * 32), (20, b"h" * 32)]:
+        with pytest.raises(ValueError, match="bytes are no hashes of"):
+            pool.index.find(LAYOUT, packed, [KEY])
 
 
 @pytest.mark.parametrize("length", [16, 31, 32, 33, 64])
@@ -148,6 +151,7 @@ def test_hashes_of_every_length_are_told_apart(length: int) -> None:
     pool.index.check()
     assert pool.index.find(LAYOUT, hashes, [KEY]) == (10, 10)
     assert pool.index.find(LAYOUT, [*hashes[:5], b"x" * length], [KEY]) == (5, 5)
+    assert pool.index.find(LAYOUT, (length, b"".join(hashes[:7]) + b"x" * length), [KEY]) == (7, 7)
     assert [ref.hash for ref in pool.refs([page for _, page in taken])] == hashes
     assert pool.index.delete(LAYOUT, hashes[9])[0] == hashes[9]
 

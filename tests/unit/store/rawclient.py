@@ -136,20 +136,20 @@ class RawClient:
         return self.receive()
 
     def lookup(self, hashes: Sequence[bytes], *, layout: bytes = LAYOUT, **more: Any) -> Any:
-        return self.ask(m.Lookup(next(self._ids), layout, list(hashes), **more))
+        return self.ask(m.Lookup(next(self._ids), layout, m.HashList.of(hashes), **more))
 
     def get(self, hashes: Sequence[bytes], *, deadline_ms: int = 20_000, layout: bytes = LAYOUT, **more: Any) -> Any:
-        reply = self.ask(m.Get(next(self._ids), layout, list(hashes), deadline_ms, **more))
+        reply = self.ask(m.Get(next(self._ids), layout, m.HashList.of(hashes), deadline_ms, **more))
         return held_of(reply) if isinstance(reply, m.GetReply) else reply
 
     def hold(self, hashes: Sequence[bytes], *, deadline_ms: int = 20_000, layout: bytes = LAYOUT, **more: Any) -> Any:
-        return self.ask(m.Hold(next(self._ids), layout, list(hashes), deadline_ms, **more))
+        return self.ask(m.Hold(next(self._ids), layout, m.HashList.of(hashes), deadline_ms, **more))
 
     def delete(self, hashes: Sequence[bytes], *, layout: bytes = LAYOUT) -> Any:
-        return self.ask(m.Delete(next(self._ids), layout, list(hashes)))
+        return self.ask(m.Delete(next(self._ids), layout, m.HashList.of(hashes)))
 
     def pin(self, hashes: Sequence[bytes], seconds: int, *, layout: bytes = LAYOUT) -> Any:
-        return self.ask(m.Pin(next(self._ids), layout, list(hashes), seconds))
+        return self.ask(m.Pin(next(self._ids), layout, m.HashList.of(hashes), seconds))
 
     def read(self, place: Place) -> bytes | None:
         """A held page's bytes; None: the slot has another generation by now."""

@@ -22,6 +22,7 @@ from tests.unit.store.process import StoreProcess
 from tests.unit.store.rawclient import LAYOUT, RawClient, chain, data_of, hashes_of, sealed_memfd
 
 HASH = b"h" * 32
+HASHES = m.HashList.of([HASH])
 PAGE = m.PutPage(HASH, 0, 100)
 
 
@@ -79,7 +80,7 @@ def test_malformed_frame_is_refused_and_ends_the_connection(store: StoreProcess,
 
 def test_request_before_the_hello_is_refused_and_ends_the_connection(store: StoreProcess) -> None:
     with RawClient(store.socket, hello=False) as client:
-        client.send(m.Lookup(1, LAYOUT, [HASH]))
+        client.send(m.Lookup(1, LAYOUT, HASHES))
         expect_refusal(client.receive(), m.RefusalCode.MALFORMED, "first frame has to be a hello")
         assert client.receive() is None
 
@@ -104,32 +105,39 @@ def test_client_of_a_newer_release_gets_the_version_that_both_speak(store: Store
 @pytest.mark.parametrize(
     ("request_", "code", "words"),
     [
-        (m.Lookup(5, b"short", [HASH]), m.RefusalCode.MALFORMED, "the layout has 5 bytes"),
-        (m.Lookup(5, LAYOUT, [b"h" * 15]), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
-        (m.Lookup(5, LAYOUT, [b"h" * 65]), m.RefusalCode.MALFORMED, "a hash has 65 bytes"),
-        (m.Lookup(5, LAYOUT, [HASH] * 32_769), m.RefusalCode.LIMIT, "at most 32768"),
-        (m.Lookup(5, LAYOUT, [HASH], pages=()), m.RefusalCode.MALFORMED, "no pages are named"),
-        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(-1, 0),)), m.RefusalCode.MALFORMED, "out of range"),
-        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(1 << 32, 0),)), m.RefusalCode.MALFORMED, "out of range"),
-        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(0, 1 << 16),)), m.RefusalCode.MALFORMED, "out of range"),
-        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(0, 0, -1),)), m.RefusalCode.MALFORMED, "out of range"),
-        (m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(),) * 2), m.RefusalCode.MALFORMED, "named twice"),
+        (m.Lookup(5, b"short", HASHES), m.RefusalCode.MALFORMED, "the layout has 5 bytes"),
+        (m.Lookup(5, LAYOUT, m.HashList.of([b"h" * 15])), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
+        (m.Lookup(5, LAYOUT, m.HashList.of([b"h" * 65])), m.RefusalCode.MALFORMED, "a hash has 65 bytes"),
+        (m.Lookup(5, LAYOUT, m.HashList.of([HASH] * 32_769)), m.RefusalCode.LIMIT, "at most 32768"),
+        (m.Lookup(5, LAYOUT, m.HashList(0, HASH)), m.RefusalCode.MALFORMED, "a hash has 0 bytes"),
+        (m.Lookup(5, LAYOUT, m.HashList(-32, HASH)), m.RefusalCode.MALFORMED, "a hash has -32 bytes"),
         (
-            m.Lookup(5, LAYOUT, [HASH], pages=(m.PageId(), m.PageId(0, 0, 4))),
+            m.Get(5, LAYOUT, m.HashList(20, HASH), 10),
+            m.RefusalCode.MALFORMED,
+            "32 bytes are no whole number of hashes of 20",
+        ),
+        (m.Lookup(5, LAYOUT, HASHES, pages=()), m.RefusalCode.MALFORMED, "no pages are named"),
+        (m.Lookup(5, LAYOUT, HASHES, pages=(m.PageId(-1, 0),)), m.RefusalCode.MALFORMED, "out of range"),
+        (m.Lookup(5, LAYOUT, HASHES, pages=(m.PageId(1 << 32, 0),)), m.RefusalCode.MALFORMED, "out of range"),
+        (m.Lookup(5, LAYOUT, HASHES, pages=(m.PageId(0, 1 << 16),)), m.RefusalCode.MALFORMED, "out of range"),
+        (m.Lookup(5, LAYOUT, HASHES, pages=(m.PageId(0, 0, -1),)), m.RefusalCode.MALFORMED, "out of range"),
+        (m.Lookup(5, LAYOUT, HASHES, pages=(m.PageId(),) * 2), m.RefusalCode.MALFORMED, "named twice"),
+        (
+            m.Lookup(5, LAYOUT, HASHES, pages=(m.PageId(), m.PageId(0, 0, 4))),
             m.RefusalCode.MALFORMED,
             "named twice",
         ),
-        (m.Hold(5, LAYOUT, [b"h" * 65], 10), m.RefusalCode.MALFORMED, "a hash has 65 bytes"),
-        (m.Prefetch(5, b"short", [HASH]), m.RefusalCode.MALFORMED, "the layout has 5 bytes"),
-        (m.Delete(5, LAYOUT, [b"h" * 15]), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
-        (m.Pin(5, LAYOUT, [b"h" * 15], 10), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
+        (m.Hold(5, LAYOUT, m.HashList.of([b"h" * 65]), 10), m.RefusalCode.MALFORMED, "a hash has 65 bytes"),
+        (m.Prefetch(5, b"short", HASHES), m.RefusalCode.MALFORMED, "the layout has 5 bytes"),
+        (m.Delete(5, LAYOUT, m.HashList.of([b"h" * 15])), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
+        (m.Pin(5, LAYOUT, m.HashList.of([b"h" * 15]), 10), m.RefusalCode.MALFORMED, "a hash has 15 bytes"),
         (
-            m.Get(5, LAYOUT, [HASH], 10, (m.PageId(0, 0, 4),), stream=True),
+            m.Get(5, LAYOUT, HASHES, 10, (m.PageId(0, 0, 4),), stream=True),
             m.RefusalCode.MALFORMED,
             "ask for it without stream",
         ),
         (
-            m.Get(5, LAYOUT, [HASH] * 32_768, 10, tuple(m.PageId(0, n) for n in range(3))),
+            m.Get(5, LAYOUT, m.HashList.of([HASH] * 32_768), 10, tuple(m.PageId(0, n) for n in range(3))),
             m.RefusalCode.LIMIT,
             "more than 32768 pages",
         ),
@@ -246,7 +254,7 @@ def test_client_that_never_reads_is_dropped_and_others_served(store: StoreProces
         try:
             client.sock.settimeout(30)
             for number in range(2000):
-                client.send(m.Get(number, LAYOUT, hashes_of(blocks), 1000))
+                client.send(m.Get(number, LAYOUT, m.HashList.of(hashes_of(blocks)), 1000))
         except OSError:
             pass
         else:
@@ -259,7 +267,7 @@ def test_client_that_closes_amid_its_requests_leaves_nothing_behind(store: Store
         client = store.connect()
         client.stage()
         client.send(m.Put(2, LAYOUT, None, [m.PutPage(hash_, 0, 65_536) for hash_ in hashes_of(blocks)]))
-        client.send(m.Get(3, LAYOUT, hashes_of(blocks), 1000))
+        client.send(m.Get(3, LAYOUT, m.HashList.of(hashes_of(blocks)), 1000))
         client.close()
 
 
@@ -268,15 +276,15 @@ def test_random_bytes_and_mutated_frames_harm_nobody(store: StoreProcess, seed: 
     dice = random.Random(seed)
     valid = [
         encode_frame(m.Hello((1, 1))),
-        encode_frame(m.Lookup(1, LAYOUT, [HASH])),
-        encode_frame(m.Get(2, LAYOUT, [HASH], 10)),
+        encode_frame(m.Lookup(1, LAYOUT, HASHES)),
+        encode_frame(m.Get(2, LAYOUT, HASHES, 10)),
         encode_frame(m.Put(3, LAYOUT, None, [PAGE])),
         encode_frame(m.Release(4)),
         encode_frame(m.Stage(5, 100)),
-        encode_frame(m.Hold(6, LAYOUT, [HASH], 10)),
-        encode_frame(m.Prefetch(7, LAYOUT, [HASH])),
-        encode_frame(m.Delete(8, LAYOUT, [HASH])),
-        encode_frame(m.Pin(9, LAYOUT, [HASH], 1)),
+        encode_frame(m.Hold(6, LAYOUT, HASHES, 10)),
+        encode_frame(m.Prefetch(7, LAYOUT, HASHES)),
+        encode_frame(m.Delete(8, LAYOUT, HASHES)),
+        encode_frame(m.Pin(9, LAYOUT, HASHES, 1)),
         encode_frame(m.Report(LAYOUT, 16, 1000.0, 0, 1024.0)),
     ]
     for _ in range(20):

@@ -71,7 +71,7 @@ def test_streamed_get_of_what_is_in_dram_comes_in_one_part(client: RawClient) ->
 def test_prefetch_answers_with_what_is_in_dram(client: RawClient) -> None:
     blocks = chain("a", 7)
     client.put(None, blocks)
-    reply = client.ask(m.Prefetch(77, LAYOUT, hashes_of(chain("a", 10))))
+    reply = client.ask(m.Prefetch(77, LAYOUT, m.HashList.of(hashes_of(chain("a", 10)))))
     assert reply == m.PrefetchReply(77, 7)
     found = client.lookup(hashes_of(blocks), prefetch=True)
     assert (found.whole_blocks, found.dram_blocks, found.offered_blocks) == (7, 7, 7)
@@ -157,8 +157,8 @@ def test_two_streamed_gets_on_one_connection_are_told_apart(client: RawClient) -
     first, second = chain("a", 3), chain("b", 4)
     client.put(None, first)
     client.put(None, second)
-    client.send(m.Get(101, LAYOUT, hashes_of(first), 1000, stream=True))
-    client.send(m.Get(102, LAYOUT, hashes_of(second), 1000, stream=True))
+    client.send(m.Get(101, LAYOUT, m.HashList.of(hashes_of(first)), 1000, stream=True))
+    client.send(m.Get(102, LAYOUT, m.HashList.of(hashes_of(second)), 1000, stream=True))
     replies = [client.receive(), client.receive()]
     assert [(reply.request_id, reply.blocks) for reply in replies] == [(101, 3), (102, 4)]
     assert [client.read(place) for place in held_of(replies[1]).places] == data_of(second)
