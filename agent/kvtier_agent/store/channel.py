@@ -18,7 +18,7 @@ import msgspec
 from kvtier_client.protocol.frames import FrameDecoder, FrameError, encode_frame
 
 _RECEIVE_BYTES: Final = 96 << 10
-"""Read in one go: a request of 2,048 hashes, and no more, so that one busy peer does not keep the loop from the others."""
+"""Read in one go: a request of 2,048 hashes; no more, so that one busy peer does not keep the loop from the others."""
 
 Message = TypeVar("Message")
 

@@ -10,6 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
+import uvloop
+
 from kvtier_agent.config import ConfigError, StoreConfig, load_config
 
 from .errors import StoreError
@@ -29,7 +31,7 @@ def main() -> int:
         return 2
     _raise_descriptor_limit()
     try:
-        asyncio.run(_run(config, path))
+        uvloop.run(_run(config, path))
     except (StoreError, OSError) as error:
         log("store.failed", error=error)
         return 1

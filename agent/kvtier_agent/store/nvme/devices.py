@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -368,7 +369,7 @@ class Device:
         self.on_opened()
 
     def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return time.monotonic()  # the loop's own goes by whole milliseconds
 
 
 def make_bounce() -> int:

@@ -107,8 +107,7 @@ class Loader:
     async def _read(self, pool: PoolView, number: int, size: int, pages: list[int], job: jobs.Read) -> None:
         segment = self._books.segments[number]
         device = segment.device
-        loop = asyncio.get_running_loop()
-        device.estimate.begun(size, loop.time())
+        device.estimate.begun(size, time.monotonic())
         bad: list[int] = []
         failed = pages
         good: list[int] = []
@@ -121,7 +120,7 @@ class Loader:
         except (JobFailed, FormatRefused) as error:
             log("load.failed", pool=pool.uid, device=device.name, error=error)
         finally:
-            device.estimate.ended(size, loop.time(), good=bool(good))
+            device.estimate.ended(size, time.monotonic(), good=bool(good))
             segment.io -= 1
             device.counters["reads"] += 1
             device.counters["read_bytes"] += size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -202,7 +203,7 @@ class Nvme:
 
     def offered(self, pool: PoolView, layout: bytes, whole: int, in_dram: int) -> int:
         """Of `whole` leading blocks, how many pay to restore."""
-        return self._offers.offered(pool, layout, whole, in_dram, asyncio.get_running_loop().time())
+        return self._offers.offered(pool, layout, whole, in_dram, time.monotonic())
 
     def report(self, pool: PoolView, report: Report) -> None:
         """An engine's prefill speed."""
@@ -219,7 +220,7 @@ class Nvme:
 
     def gauges(self, pool: PoolView) -> dict[str, float]:
         """How the pool's chains were read lately, and what a restore must have at least to pay."""
-        breakeven = self._offers.breakeven_blocks(pool.uid, asyncio.get_running_loop().time())
+        breakeven = self._offers.breakeven_blocks(pool.uid, time.monotonic())
         known = {"breakeven_blocks": breakeven} if breakeven is not None else {}
         return self._loader.gauges(pool) | known
 
@@ -265,10 +266,9 @@ class Nvme:
         return grant.write == "back" or self._owing[pool.uid] > 0
 
     async def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             for device in self._books.devices:
-                device.tick(loop.time())
+                device.tick(time.monotonic())
                 if device.health.writable:
                     await self._journal.make_up(device)
             await asyncio.sleep(_TICK_S)
