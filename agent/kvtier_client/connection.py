@@ -17,6 +17,7 @@ from .inbox import Inbox
 from .placed import ChunkTable
 from .protocol.frames import encode_frame
 from .protocol.messages import Release, ToClient
+from .protocol.receiving import receive_into
 from .staging import Staging
 
 READ_BYTES: Final = 256 << 10
@@ -150,11 +151,10 @@ class Connection:
     def _read_now(self) -> bool:
         """Take in what lies in the socket; False where nothing does."""
         try:
-            received = sockets.receive_into(self.sock, self._buffer)
+            size, descriptors, dropped = receive_into(self.sock, self._buffer)
         except BlockingIOError:
             return False
         except OSError as error:
             raise Failure(CLOSED, error.strerror or str(error)) from error
-        size, descriptors, dropped = received
         self._inbox.feed(self._buffer[:size], descriptors, dropped)
         return True

@@ -1,4 +1,4 @@
-"""Unix sockets at paths of any length, and descriptors beside bytes.
+"""Unix sockets at paths of any length.
 
 A socket address holds 107 bytes; a pod's volume folder is longer. Such a path is reached through
 /proc/self/fd/N, where N is its folder.
@@ -6,7 +6,6 @@ A socket address holds 107 bytes; a pod's volume folder is longer. Such a path i
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
 import socket
@@ -20,11 +19,6 @@ from .failures import NO_AGENT, Deadline, Failure
 
 ADDRESS_BYTES: Final = 107
 FULL_BACKLOG_PAUSE_S: Final = 0.005
-MAX_DESCRIPTORS: Final = 253
-"""The kernel's limit beside one message."""
-_CMSG_CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_TRUNCATED: Final = int(socket.MSG_CTRUNC)
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 @contextmanager
@@ -73,21 +67,6 @@ def connect_now(sock: socket.socket, path: Path) -> bool:
     except OSError as error:
         raise Failure(NO_AGENT, f"{path}: {error.strerror or error}") from error
     return True
-
-
-def receive_into(sock: socket.socket, buffer: memoryview) -> tuple[int, list[int], bool]:
-    """How many bytes came, the descriptors beside them, and whether the kernel dropped some for lack of room.
-
-    The caller owns the descriptors. Raises OSError as `recvmsg` does.
-    """
-    size, ancillary, flags, _ = sock.recvmsg_into([buffer], _ANCILLARY_BYTES, _CMSG_CLOEXEC)
-    if not ancillary:
-        return size, [], bool(flags & _TRUNCATED)
-    descriptors = array.array("i")
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
-    return size, list(descriptors), bool(flags & _TRUNCATED)
 
 
 def close_descriptor(descriptor: int) -> None:

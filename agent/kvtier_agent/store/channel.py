@@ -16,9 +16,15 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from kvtier_client.protocol.frames import FrameDecoder, FrameError, encode_frame
+from kvtier_client.protocol.receiving import receive_into
 
 _RECEIVE_BYTES: Final = 96 << 10
 """Read in one go: a request of 2,048 hashes; no more, so that one busy peer does not keep the loop from the others."""
+
+_MOST_FDS: Final = 16
+"""Beside what is read in one go."""
+_buffer: Final = memoryview(bytearray(_RECEIVE_BYTES))
+"""Of all channels: what is read is decoded, or copied, before the loop goes on."""
 
 Message = TypeVar("Message")
 
@@ -118,19 +124,19 @@ class Channel(Generic[Message]):
 
     def _receive(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, _RECEIVE_BYTES, 16, socket.MSG_CMSG_CLOEXEC)
+            size, fds, _ = receive_into(self._sock, _buffer, _MOST_FDS)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self.close(f"receive failed: {error.strerror}")
             return
         self._fds.extend(fds)
-        if not data:
+        if not size:
             self.close("the peer closed")
             return
-        self._partial_bytes += len(data)
+        self._partial_bytes += size
         try:
-            for message in self._decoder.feed(data):
+            for message in self._decoder.feed(_buffer[:size]):
                 self._partial_bytes = 0
                 self._on_message(message)
                 if self.closed:

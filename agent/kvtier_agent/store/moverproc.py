@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from kvtier_client.protocol.frames import FrameDecoder, encode_frame
+from kvtier_client.protocol.receiving import receive_into
 
 from . import jobs
 from .errors import FormatRefused, LockHeld, StoreError
@@ -69,14 +70,15 @@ def serve(sock: socket.socket, carrier: Carrier, union: Any, threads: int) -> No
     channel = _Channel(sock)
     decoder: FrameDecoder[Any] = FrameDecoder(union)
     fds: deque[int] = deque()
+    buffer = memoryview(bytearray(_RECEIVE_BYTES))
     executor = ThreadPoolExecutor(threads) if threads > 1 else None
     channel.reply(jobs.Ready())
     while True:
-        data, received, _, _ = socket.recv_fds(sock, _RECEIVE_BYTES, 64)
+        size, received, _ = receive_into(sock, buffer)
         fds.extend(received)
-        if not data:
+        if not size:
             os._exit(0)  # what threads still do is for nobody
-        for message in decoder.feed(data):
+        for message in decoder.feed(buffer[:size]):
             if isinstance(message, jobs.ForgetChunk):
                 carrier.forget(message.pool, message.chunk)
                 continue

@@ -53,5 +53,8 @@ class Contender(Protocol):
     def get(self, batch: int, version: int) -> None:
         """Copy these pages to their places in the destination."""
 
+    def drop(self, batch: int, version: int) -> None:
+        """Give their memory back, for the next put to use again."""
+
     def close(self) -> None:
         """Disconnect."""

@@ -30,6 +30,11 @@ class Files:
             with path.open("rb", buffering=0) as file:
                 file.readinto(page.data)
 
+    def drop(self, batch: int, version: int) -> None:
+        """Remove the files."""
+        for path in self._paths(batch, version):
+            path.unlink()
+
     def close(self) -> None:
         """There is nothing to disconnect."""
 

@@ -59,6 +59,9 @@ class LmCache:
         self._transfer.engine_driven_context.commit_retrieve(key, _INSTANCE)
         self._server.end_session(session)
 
+    def drop(self, batch: int, version: int) -> None:
+        """A worker cannot: there is room for all that is put."""
+
     def close(self) -> None:
         """Disconnect."""
         self._transfer.close()

@@ -35,6 +35,11 @@ class Mooncake:
         if read != self._sizes:
             raise OSError(f"mooncake returned {sorted(set(read))}")
 
+    def drop(self, batch: int, version: int) -> None:
+        """By `remove`."""
+        for key in self._keys(batch, version):
+            _check(self._store.remove(key))
+
     def close(self) -> None:
         """Disconnect."""
         self._store.close()

@@ -43,6 +43,11 @@ class Ours:
         if restored.blocks != len(destination):
             raise OSError(f"{restored.blocks} of {len(destination)} pages; {dict(self._client.misses)}")
 
+    def drop(self, batch: int, version: int) -> None:
+        """Delete the chain."""
+        if not self._client.delete(LAYOUT, self._hashes(batch, version)[:1]):
+            raise OSError(f"not deleted: {dict(self._client.misses)}")
+
     def memcpy_1(self, batch: int, version: int) -> float:
         """The copy alone, of the same arena pages, by one thread; its seconds."""
         return self._memcpy(self._copiers[1], batch, version)

@@ -29,6 +29,10 @@ class Valkey:
         for page, value in zip(self._buffers.pages(self._buffers.destination, batch), values, strict=True):
             np.copyto(page, np.frombuffer(value, dtype=np.uint8))
 
+    def drop(self, batch: int, version: int) -> None:
+        """By DEL."""
+        self._client.delete(*self._keys(batch, version))
+
     def close(self) -> None:
         """Disconnect."""
         self._client.close()

@@ -24,6 +24,8 @@ PAGE_BYTES: Final = MIB
 BATCH_PAGES: Final = 64
 BATCH_BYTES: Final = PAGE_BYTES * BATCH_PAGES
 FILL_ATTEMPTS: Final = 3
+SPARE_BATCHES: Final = 2
+"""Room beside what is read, for puts."""
 
 Measure = Callable[[int], float]
 
@@ -34,11 +36,13 @@ class Match:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.batches = working_set_bytes(BATCH_BYTES) // BATCH_BYTES
-        self.rounds = context.scaled(4 * self.batches, self.batches)
-        self.memory_bytes = (self.batches + self.rounds + 2) * BATCH_BYTES
-        """That a server needs: every put is kept."""
+        self.rounds = context.scaled(8 * self.batches, self.batches)
+        self.memory_bytes = (self.batches + SPARE_BATCHES) * BATCH_BYTES
+        """That a server needs which forgets when told."""
+        self.all_bytes = self.memory_bytes + (self.rounds + 1) * BATCH_BYTES
+        """And one that keeps every put."""
         self._source = context.memory / "source"
-        context.need_memory(2 * self.memory_bytes + 5 * self.batches * BATCH_BYTES)
+        context.need_memory(self.memory_bytes + 2 * self.all_bytes + 5 * self.batches * BATCH_BYTES)
         make_random_file(self._source, self.batches * BATCH_BYTES)
 
     def task(self, address: Mapping[str, str]) -> Task:
@@ -81,8 +85,16 @@ class Match:
         return lambda number: rival.act(what, number % self.batches)
 
     def puts(self, rival: Rival) -> Measure:
-        """Rounds of storing, each under new keys."""
-        return lambda number: rival.act("put", number % self.batches, 1 + number)
+        """Rounds of storing, each under new keys, in memory that was in use before, as in a cache that is full."""
+
+        def put(number: int) -> float:
+            seconds = rival.act("put", number % self.batches, 1 + number)
+            rival.act("drop", number % self.batches, 1 + number)
+            return seconds
+
+        for spare in range(SPARE_BATCHES):
+            put(self.rounds + 1 + spare)
+        return put
 
     def run(self, measures: dict[str, Measure]) -> dict[str, Timings]:
         """Each of them in turns, after a round that does not count."""
@@ -147,12 +159,12 @@ def against_files(context: Context) -> Iterator[Figure]:
 
 
 def against_lmcache(context: Context) -> Iterator[Figure]:
-    """Both ways beside LMCache's multiprocess server."""
+    """Both ways beside LMCache's multiprocess server, whose puts take memory that was not in use before."""
     match = Match(context)
     python = environment.peer_python(context.options.peers, "lmcache")
     with (
         match.ours() as ours,
-        peers.lmcache(context.options.peers, context.disk, 2 * match.memory_bytes) as url,
+        peers.lmcache(context.options.peers, context.disk, 2 * match.all_bytes) as url,
         match.rival("lmcache", {"url": url}, python) as lmcache,
     ):
         yield from _both_ways(match, ours, lmcache, "LMCache, shared memory", "lmcache")
