@@ -74,7 +74,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     """By metric name without prefix: lookups, blocks_asked, blocks_hit, pages_read_dram, pages_read_nvme,
     bytes_read_dram, bytes_read_nvme, bytes_read_nvme_direct, requests_read_nvme, pages_stored, bytes_stored,
     pages_written_nvme, bytes_written_nvme, bytes_cleaned_nvme, pages_evicted_dram, pages_evicted_nvme, pages_lost_dram,
-    pages_lost_nvme, chunks_lost, blocks_deleted, blocks_expired, blocks_not_offered, puts, puts_refused."""
+    pages_lost_nvme, chunks_lost, blocks_deleted, blocks_expired, blocks_not_offered, blocks_without_room,
+    blocks_late, puts, puts_refused."""
     gauges: dict[str, float] = {}
     """By metric name without prefix: runs_per_chain, bytes_per_request, pinned_bytes, breakeven_blocks. Without what is
     not known (yet)."""

@@ -35,6 +35,8 @@ COUNTERS: Final[dict[str, tuple[str, str | None, str]]] = {
     "blocks_expired": ("expired_blocks", None, "Blocks that were deleted because their time was over."),
     "blocks_deleted": ("deleted_blocks", None, "Blocks that were deleted by request."),
     "blocks_not_offered": ("unoffered_blocks", None, "Blocks found that were slower to restore than to compute."),
+    "blocks_without_room": ("blocks_without_room", None, "Blocks below DRAM for which a get found no room."),
+    "blocks_late": ("blocks_late", None, "Blocks below DRAM that a get lost or had not by its deadline."),
     "puts": ("puts", None, "Puts that were answered, refusals among them."),
     "puts_refused": ("puts_refused", None, "Puts that were refused and stored nothing."),
 }

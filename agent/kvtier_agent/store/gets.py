@@ -132,6 +132,7 @@ class Gets:
 
         Where they find no room, the later half of what is still to come gives its own room up.
         """
+        found = pins.blocks
         _fit(pins, pool.dram_quota)
         loop = asyncio.get_running_loop()
         while (missing := pins.missing()) and loop.time() < deadline:
@@ -141,7 +142,9 @@ class Gets:
                 pins.settle(ready + (pins.blocks - ready) // 2)
         while pins.ready_blocks() < pins.blocks and not pins.missing():
             if not await pool.progress.wait(deadline):
-                return
+                break
+        pool.counters["blocks_late"] += pins.blocks - pins.ready_blocks()
+        pool.counters["blocks_without_room"] += found - pins.blocks
 
     def _last_part(self, pool: Pool, pod: str, message: m.Get, pins: Hold, sent: int, hold_id: int) -> Part:
         """What of the settled pins was not sent yet."""

@@ -33,6 +33,8 @@ COUNTERS: Final = (
     "blocks_deleted",
     "blocks_expired",
     "blocks_not_offered",
+    "blocks_without_room",
+    "blocks_late",
     "puts",
     "puts_refused",
 )

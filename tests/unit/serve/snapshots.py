@@ -12,6 +12,7 @@ COUNTER_NAMES = """
     bytes_read_nvme_direct pages_stored bytes_stored pages_written_nvme bytes_written_nvme
     pages_evicted_dram pages_evicted_nvme pages_lost_dram pages_lost_nvme chunks_lost puts puts_refused
     requests_read_nvme bytes_cleaned_nvme blocks_expired blocks_deleted blocks_not_offered
+    blocks_without_room blocks_late
 """
 COUNTERS = {name: number for number, name in enumerate(COUNTER_NAMES.split(), 1)}
 

@@ -482,6 +482,24 @@ def test_blocks_deleted_and_not_offered_are_counted(cluster: Cluster) -> None:
     assert pool.gauges["breakeven_blocks"] == float("inf")
 
 
+def test_blocks_for_which_a_get_finds_no_room_are_counted(cluster: Cluster) -> None:
+    cluster.start()
+    path = cluster.pod()
+    cluster.control.set_pools(1, grant())
+    blocks = chain("a", 200)  # of 12.5 MiB, where DRAM has 8
+    with cluster.connect(path) as client:
+        for start in range(0, 200, 50):
+            parent = blocks[start - 1][0] if start else None
+            client.put(parent, blocks[start : start + 50], reach=Reach.SEALED)
+        held = client.get(hashes_of(blocks))
+        (pool,) = cluster.control.snapshot(
+            lambda it: bool(it.pools) and it.pools[0].counters["blocks_without_room"] > 0
+        ).pools
+    assert 50 < held.blocks < 128
+    assert pool.counters["blocks_without_room"] == 200 - held.blocks
+    assert pool.counters["blocks_late"] == 0
+
+
 @WITH_LOOP_DEVICES
 def test_raw_device_that_kvtier_node_hands_over_keeps_blocks_across_a_kill(cluster: Cluster, tmp_path: Path) -> None:
     with disk_below(tmp_path, mib=64) as disk:
