@@ -22,6 +22,8 @@ import pydantic
 from kvtier_crds.models import CacheNodeSpec
 from kvtier_crds.names import API_VERSION
 
+from kvtier_agent.config import ConfigError
+
 log = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -50,7 +52,7 @@ def _words(text: str) -> str:
         return text.strip()
 
 
-class NotInCluster(Exception):
+class NotInCluster(ConfigError):
     """The process lacks what a pod has. It cannot go on."""
 
     def __init__(self, variable: str) -> None:

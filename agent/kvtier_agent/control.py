@@ -6,7 +6,7 @@ attendant tells which pools the node serves; the store sends a Snapshot every se
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -84,6 +84,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
 DeviceState = Literal["opening", "ready", "slow", "full", "read_only", "gone", "failed", "refused"]
 """`slow`: late answers. `gone`: it is not there, or no more. `failed`: errors. `refused`: it is there, and its content
 or owner forbids its use. `full` and `read_only` are still read; all but `ready` take no new data."""
+DEVICE_STATES: Final[tuple[DeviceState, ...]] = get_args(DeviceState)
+READABLE: Final[frozenset[DeviceState]] = frozenset({"ready", "full", "read_only"})
 
 
 class DeviceSnapshot(msgspec.Struct, frozen=True):

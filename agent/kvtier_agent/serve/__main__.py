@@ -12,15 +12,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from kvtier_agent.cachenode import CacheNodeClient, NotInCluster
 from kvtier_agent.config import ConfigError, StoreConfig, load_config
 from kvtier_agent.serve.attendant import Attendant
 from kvtier_agent.serve.http import serving_http
-from kvtier_agent.serve.reporter import Reporter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with socket.socket(fileno=options.control_fd) as control:
             asyncio.run(run(control, load_config(options.config)))
-    except (ConfigError, NotInCluster, OSError) as error:
+    except (ConfigError, OSError) as error:
         logging.error("the attendant cannot serve: %s", error)
         return 1
     return 0
@@ -51,23 +48,9 @@ async def run(control: socket.socket, config: StoreConfig) -> None:
         if config.node_socket is None or config.tier_class is None:
             await attendant.listen()
             return
-        async with CacheNodeClient.in_cluster(os.environ.get("NODE_NAME")) as api:
-            reporter = Reporter(api, attendant, config.tier_class)
-            await _until_first(attendant.listen(), reporter.watch(), reporter.report())
-            await reporter.say_goodbye()
+        from kvtier_agent.serve.cluster import report  # without a cluster none of it is needed
 
-
-async def _until_first(*parts: Coroutine[Any, Any, None]) -> None:
-    """Until the first of them ends; the others are cancelled. Raises what the ended one raised."""
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await report(attendant, config.tier_class)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from kvtier_crds.conditions import ConditionType, Reason, remedy
 from kvtier_crds.models import DeviceState
 from kvtier_crds.words import Verdict, about
 
-from kvtier_agent.control import DeviceSnapshot
+from kvtier_agent.control import READABLE, DeviceSnapshot
 from kvtier_agent.control import DeviceState as StoreWord
 from kvtier_agent.quantities import exact
 
@@ -36,7 +36,6 @@ _DEGRADED: Final[dict[StoreWord, tuple[Reason, str]]] = {
     "slow": (Reason.DEVICE_SLOW, "answers late"),
 }
 """The worst first; all others are as they should be."""
-READABLE: Final[frozenset[StoreWord]] = frozenset({"ready", "full", "read_only"})
 
 
 def device_status(device: DeviceSnapshot) -> dict[str, Any]:

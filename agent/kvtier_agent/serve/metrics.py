@@ -8,9 +8,8 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from kvtier_agent.control import DeviceSnapshot, PoolSnapshot, Snapshot, TierUse
+from kvtier_agent.control import DEVICE_STATES, READABLE, DeviceSnapshot, PoolSnapshot, Snapshot, TierUse
 from kvtier_agent.serve.attendant import Attendant
-from kvtier_agent.serve.devices import READABLE, STATES
 
 COUNTERS: Final[dict[str, tuple[str, str | None, str]]] = {
     "lookups": ("lookups", None, "Lookups and gets that were answered."),
@@ -108,7 +107,7 @@ def _node_metrics(snapshot: Snapshot) -> Iterator[Metric]:
 def _device_metrics(devices: Sequence[DeviceSnapshot]) -> Iterator[Metric]:
     in_use = [([device.name], device.state in READABLE) for device in devices]
     yield _gauge("device_in_use", "1 when the nvme device is read, 0 while it is out of use.", ["device"], in_use)
-    states = [([device.name, state], device.state == state) for device in devices for state in STATES]
+    states = [([device.name, state], device.state == state) for device in devices for state in DEVICE_STATES]
     yield _gauge("device_state", "1 for the state that the nvme device is in.", ["device", "state"], states)
     direct = [([device.name], device.direct_io) for device in devices]
     yield _gauge("device_direct_io", "1 when the device takes direct I/O.", ["device"], direct)

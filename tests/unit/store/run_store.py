@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import uvloop
 from kvtier_agent.config import load_config
 from kvtier_agent.store.errors import StoreError
 from kvtier_agent.store.log import log
@@ -21,7 +22,7 @@ async def run(path: Path, attendant: list[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(run(Path(sys.argv[1]), sys.argv[2:]))
+        uvloop.run(run(Path(sys.argv[1]), sys.argv[2:]))
     except (StoreError, OSError) as error:
         log("store.failed", error=error)
         sys.exit(1)
