@@ -88,16 +88,12 @@ class EngineSpeed:
         return sum(tokens / max(_interpolate(self.tokens_per_s, depth), 1e-9) for depth in depths)
 
 
-def offered_blocks(
-    whole: int, in_dram: int, engine: EngineSpeed | None, bandwidth: float | None, queue_s: float
-) -> int:
+def offered_blocks(whole: int, in_dram: int, engine: EngineSpeed, bandwidth: float, queue_s: float) -> int:
     """Of `whole` leading blocks, how many to offer: the prefix whose last block still pays.
 
     Blocks in DRAM always pay. Restoring the rest takes the queue and their bytes; computing a block takes the longer
     the deeper it stands. So if any of them pays once those before it are there, the last does: all are offered or none.
     """
-    if whole <= in_dram or engine is None or bandwidth is None:
-        return whole
     takes_s = restore_s(whole - in_dram, engine, bandwidth, queue_s)
     return whole if takes_s < engine.compute_s(in_dram, whole) else in_dram
 
