@@ -174,7 +174,7 @@ class Calls:
     def pin(self, layout: bytes, hashes: Sequence[bytes], seconds: int) -> Call[int]:
         """Blocks that stay for a while."""
         check_pin_seconds(seconds)
-        asked = check_hashes(layout, hashes).first(MAX_BLOCKS)
+        asked = check_hashes(layout, hashes).part(0, MAX_BLOCKS)
 
         def flow(connection: Connection, _: Deadline) -> Flow[int]:
             request = Pin(connection.next_request_id(), layout, asked, seconds)
@@ -185,7 +185,8 @@ class Calls:
 
     def delete(self, layout: bytes, hashes: Sequence[bytes]) -> Call[bool]:
         """Blocks, and all below them, gone for good."""
-        parts = [check_hashes(layout, hashes[at : at + MAX_BLOCKS]) for at in range(0, len(hashes), MAX_BLOCKS)]
+        asked = check_hashes(layout, hashes)
+        parts = [asked.part(at, at + MAX_BLOCKS) for at in range(0, len(asked), MAX_BLOCKS)]
 
         def flow(connection: Connection, _: Deadline) -> Flow[bool]:
             for part in parts:

@@ -42,7 +42,7 @@ def check_chain(layout: bytes, hashes: Sequence[bytes], pages: Sequence[PageId])
 
     Raises ValueError.
     """
-    return check_hashes(layout, hashes).first(MAX_BLOCKS // len(pages) if _all_full(pages) else most_blocks(pages))
+    return check_hashes(layout, hashes).part(0, MAX_BLOCKS // len(pages) if _all_full(pages) else most_blocks(pages))
 
 
 def check_layout(layout: bytes) -> None:

@@ -60,7 +60,7 @@ class Gets:
         offered = self._core.nvme.offered(pool, message.layout, whole, in_dram)
         counters["blocks_not_offered"] += whole - offered
         if message.prefetch and in_dram < offered:
-            self._prefetch(pool, message.layout, message.hashes.first(offered), keys)
+            self._prefetch(pool, message.layout, message.hashes.part(0, offered), keys)
         return m.LookupReply(message.request_id, whole, in_dram, offered)
 
     def get_nowait(self, pool: Pool, pod: str, message: m.Get) -> Part | Hold:

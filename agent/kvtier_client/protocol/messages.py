@@ -96,9 +96,11 @@ class HashList(msgspec.Struct, frozen=True, array_like=True):
         """Each by itself."""
         return [self.packed[at : at + self.length] for at in range(0, len(self.packed), self.length)]
 
-    def first(self, count: int) -> HashList:
-        """The leading ones, all of them where there are no more."""
-        return self if count >= len(self) else HashList(self.length, self.packed[: count * self.length])
+    def part(self, start: int, stop: int) -> HashList:
+        """Those from `start` up to `stop`, as far as there are so many."""
+        if start == 0 and stop >= len(self):
+            return self
+        return HashList(self.length, self.packed[start * self.length : stop * self.length])
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
