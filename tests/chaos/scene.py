@@ -5,6 +5,7 @@ Everything that it starts or makes is gone when it is left, also after an interr
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import shutil
@@ -27,6 +28,8 @@ from tests.chaos.readback import ATTEMPTS, read_back
 from tests.chaos.store_process import StorePlace, StoreProcess, free_port
 from tests.chaos.workload import POOLS, SHAPES, PutPlan, decide_chain
 from tests.chaos.writer import Nobody, Witness, Writer, make_pages, put
+
+log = logging.getLogger("kvtier.chaos")
 
 OUT: Final = Path(__file__).resolve().parents[2] / ".out"
 PREFIX: Final = "kvtier-crash"
@@ -155,8 +158,14 @@ class Scene:
         A put whose parent went with the node's memory cannot be stored, and is left out.
         """
         possible = [p for p in unfinished if p.parent is None or self.ledger.is_whole(p.shape, p.parent)]
+        failed = 0
         with Clients(self.place.sockets) as clients:
-            return sum(put(clients, self.ledger, plan, make_pages(plan)) is None for plan in possible)
+            for plan in possible:
+                if put(clients, self.ledger, plan, make_pages(plan)) is None:
+                    failed += 1
+                    misses = dict(clients.of(plan.shape).misses)
+                    log.error("a put of %d blocks of %s was not stored: %s", len(plan.blocks), plan.shape.name, misses)
+        return failed
 
     def store_flushed(self) -> int:
         """Store a chain of one layout of each pool, and return how many puts were not acknowledged as flushed."""
