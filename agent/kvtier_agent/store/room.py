@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from . import jobs
-from .arena_format import CHUNK_TARGET_BYTES, SLOT_HEADER_BYTES, Geometry
+from .arena_format import SLOT_HEADER_BYTES, Geometry
 from .chunks import Chunk
 from .core import Core, Pool
 from .errors import DeviceError, JobFailed, MoverDied
@@ -106,7 +106,8 @@ class Room:
         elif cut is None and not free:
             self._core.nvme.relieve(pool, slot_bytes)
             since = pool.index.evicted_pages - self._evicted[pool.uid]
-            if since * slot_bytes > chunk_target_bytes(pool.dram_quota, CHUNK_TARGET_BYTES) // _COMPARE_PART:
+            target = chunk_target_bytes(pool.dram_quota, int(self._core.config.arena.capacity))
+            if since * slot_bytes > target // _COMPARE_PART:
                 self._evicted[pool.uid] = pool.index.evicted_pages
                 self._core.tasks.start("exchange", self._exchange_now())
 
