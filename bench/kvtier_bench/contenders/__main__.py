@@ -20,6 +20,9 @@ from kvtier_bench.contenders.contender import Buffers, Contender, Task
 _MODULES: Final = {"kvtier": "ours", "mooncake": "mooncake", "redis": "valkey", "files": "files", "lmcache": "lmcache"}
 
 
+_READS: Final = ("get", "memcpy_1", "memcpy_all")
+
+
 def make(name: str, buffers: Buffers) -> Contender:
     """The contender of that name; its module, and so its libraries, are loaded now."""
     module = importlib.import_module(f"kvtier_bench.contenders.{_MODULES[name]}")
@@ -54,7 +57,7 @@ def main() -> None:
         what, batch, version = json.loads(line)
         try:
             seconds = timed(getattr(contender, what), batch, version)
-            if what not in ("put", "drop"):
+            if what in _READS:
                 check_and_wipe(buffers, batch)
             answer = json.dumps(seconds)
         except Exception as error:  # the bench reports it, whatever it is

@@ -27,6 +27,8 @@ FILL_ATTEMPTS: Final = 3
 SPARE_BATCHES: Final = 2
 """Room beside what is read, for puts."""
 
+_MOONCAKE: Final = "Mooncake Store, TCP"
+
 Measure = Callable[[int], float]
 
 
@@ -84,11 +86,11 @@ class Match:
         """Rounds of reading, batch after batch."""
         return lambda number: rival.act(what, number % self.batches)
 
-    def puts(self, rival: Rival) -> Measure:
+    def puts(self, rival: Rival, what: str = "put") -> Measure:
         """Rounds of storing, each under new keys, in memory that was in use before, as in a cache that is full."""
 
         def put(number: int) -> float:
-            seconds = rival.act("put", number % self.batches, 1 + number)
+            seconds = rival.act(what, number % self.batches, 1 + number)
             rival.act("drop", number % self.batches, 1 + number)
             return seconds
 
@@ -125,7 +127,7 @@ def against_memcpy(context: Context) -> Iterator[Figure]:
 
 
 def against_mooncake(context: Context) -> Iterator[Figure]:
-    """Both ways beside Mooncake Store."""
+    """Both ways beside Mooncake Store, which takes only memory that was registered with it, as staging is with us."""
     match = Match(context)
     python = environment.peer_python(context.options.peers, "mooncake")
     with (
@@ -133,7 +135,12 @@ def against_mooncake(context: Context) -> Iterator[Figure]:
         peers.mooncake(context.options.peers, context.disk, match.memory_bytes) as master,
         match.rival("mooncake", {"master": master}, python) as mooncake,
     ):
-        yield from _both_ways(match, ours, mooncake, "Mooncake Store, TCP", "mooncake")
+        yield from _gets(match, ours, mooncake, _MOONCAKE, "mooncake")
+        copied = match.run({"ours": match.puts(ours), "peer": match.puts(mooncake)})
+        yield _ratio("put_copied_vs_mooncake", f"put of other memory against {_MOONCAKE}", copied)
+        puts = match.run({"ours": match.puts(ours, "put_staged"), "peer": match.puts(mooncake)})
+        yield _ratio("put_vs_mooncake", f"put of what lies in staging against {_MOONCAKE}", puts)
+        yield Figure("put_gb_s", "put, 64 pages of 1 MiB in staging", puts["ours"].gb_per_s(BATCH_BYTES), "GB/s")
 
 
 def against_redis(context: Context) -> Iterator[Figure]:
@@ -171,12 +178,14 @@ def against_lmcache(context: Context) -> Iterator[Figure]:
 
 
 def _both_ways(match: Match, ours: Rival, peer: Rival, title: str, key: str) -> Iterator[Figure]:
-    gets = match.run({"ours": match.gets(ours), "peer": match.gets(peer)})
-    yield _ratio(f"get_vs_{key}", f"get_into against {title}", gets)
+    yield from _gets(match, ours, peer, title, key)
     puts = match.run({"ours": match.puts(ours), "peer": match.puts(peer)})
     yield _ratio(f"put_vs_{key}", f"put against {title}", puts)
-    if key == "mooncake":
-        yield Figure("put_gb_s", "put, 64 pages of 1 MiB", puts["ours"].gb_per_s(BATCH_BYTES), "GB/s")
+
+
+def _gets(match: Match, ours: Rival, peer: Rival, title: str, key: str) -> Iterator[Figure]:
+    gets = match.run({"ours": match.gets(ours), "peer": match.gets(peer)})
+    yield _ratio(f"get_vs_{key}", f"get_into against {title}", gets)
 
 
 def _ratio(key: str, what: str, taken: Mapping[str, Timings]) -> Figure:
@@ -191,7 +200,12 @@ SCENARIOS: Final = (
         ("get_into_vs_memcpy", "get_into_gb_s", "get_into_ms_p99"),
         against_memcpy,
     ),
-    Scenario("mooncake", "beside Mooncake Store", ("get_vs_mooncake", "put_vs_mooncake", "put_gb_s"), against_mooncake),
+    Scenario(
+        "mooncake",
+        "beside Mooncake Store",
+        ("get_vs_mooncake", "put_copied_vs_mooncake", "put_vs_mooncake", "put_gb_s"),
+        against_mooncake,
+    ),
     Scenario("redis", "beside Redis", ("get_vs_redis", "put_vs_redis"), against_redis),
     Scenario("lmcache", "beside LMCache", ("get_vs_lmcache", "put_vs_lmcache"), against_lmcache),
     Scenario("files", "beside plain files", ("get_vs_files", "put_vs_files"), against_files),
