@@ -159,6 +159,8 @@ class Index:
         """segment, offset, size on nvme."""
     def without_slot(self, pages: Sequence[int]) -> list[int]:
         """Of these, in their order: those that lie on nvme, and are neither in DRAM nor on their way there."""
+    def detached(self, pages: Sequence[int]) -> list[int]:
+        """Of these, in their order: those that were deleted, or cut, and that nobody finds any more."""
     def parent_page(self, page: int) -> int | None:
         """The same key's page of the parent block."""
     def follows(self, page: int, other: int) -> bool:

@@ -293,6 +293,12 @@ impl Index {
         Ok(pages.iter().filter(waits).copied().collect())
     }
 
+    /// Of these, in their order: those that were deleted, or cut, and that nobody finds any more.
+    pub fn detached(&self, pages: &[u32]) -> Result<Vec<u32>> {
+        self.check_pages(pages)?;
+        Ok(pages.iter().filter(|&&page| !self.pages[page].is(ATTACHED)).copied().collect())
+    }
+
     /// The same key's page of the parent block.
     pub fn parent_page(&self, page: u32) -> Result<Option<u32>> {
         self.check_page(page)?;

@@ -453,6 +453,10 @@ impl PyIndex {
         Ok(self.tidy().without_slot(&numbers(pages))?)
     }
 
+    fn detached(&mut self, pages: Vec<Number<u32>>) -> PyResult<Vec<u32>> {
+        Ok(self.tidy().detached(&numbers(pages))?)
+    }
+
     fn parent_page(&mut self, page: Number<u32>) -> PyResult<Option<u32>> {
         Ok(self.tidy().parent_page(page.0)?)
     }

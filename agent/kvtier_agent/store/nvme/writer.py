@@ -196,6 +196,9 @@ class Writer:
             self._give_up(pool, queue, taken)
             self._gave_up(pool.uid, len(taken))
             return False
+        if pool.index.detached(pages[: spot.pages]):
+            self._drop_detached(pool, queue, key, group)
+            return False
         taken = self._take_off(queue, key, group, spot.pages)
         serial = self._books.next_serial()
         places = run_places(spot.offset, sizes[: spot.pages])
@@ -222,6 +225,18 @@ class Writer:
         first, last = decode_refs(refs[:REF_BYTES])[0], decode_refs(refs[-REF_BYTES:])[0]
         keys = frozenset((ref.group, ref.shard) for ref in _last_block(refs, last.hash))
         self._books.space(pool.uid).grew(first.layout, first.parent, last.hash, keys, len(refs) // REF_BYTES)
+
+    def _drop_detached(self, pool: PoolView, queue: _PoolQueue, key: int, group: _Group) -> None:
+        """Take pages that were deleted out of the queue: a run of now counts as newer than their deletion."""
+        detached = pool.index.detached(list(group.pages))
+        queue.by_tail.pop(group.pages[-1], None)
+        gone = set(detached)
+        group.pages = deque(page for page in group.pages if page not in gone)
+        if group.pages:
+            queue.by_tail[group.pages[-1]] = group
+        else:
+            del queue.groups[key]
+        self._give_up(pool, queue, detached)
 
     def _take_off(self, queue: _PoolQueue, key: int, group: _Group, count: int) -> list[int]:
         """The group's first pages, out of the queue; a group that is used up goes."""

@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from kvtier_agent.store.nvme.devices import Device
+from kvtier_agent.store.nvme.placement import Segment
+from kvtier_agent.store.ports import PoolView
 from kvtier_client.protocol.messages import Reach
 
 from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig
@@ -78,6 +81,27 @@ async def test_deleted_blocks_do_not_come_back_and_rewritten_ones_stay(rig: Rig)
     pool = await rig.pool()
     assert rig.find(pool, chain) == (15, 0)
     assert await rig.get(pool, chain) == 15
+
+
+async def test_blocks_deleted_while_they_wait_to_be_written_do_not_come_back(rig: Rig) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    goes_on, make_segment = asyncio.Event(), rig.nvme._keeper.make_segment
+
+    async def make_later(pool: PoolView, device: Device) -> Segment | None:
+        await goes_on.wait()
+        return await make_segment(pool, device)
+
+    rig.nvme._keeper.make_segment = make_later  # type: ignore[method-assign]
+    putting = asyncio.create_task(rig.put(pool, chain, 40, Reach.FLUSHED))
+    await asyncio.sleep(0.1)
+    cut, slots = pool.index.delete(LAYOUT, chain.hashes[10])
+    await rig.nvme.deleted(pool, LAYOUT, [cut[at : at + 32] for at in range(0, len(cut), 32)])
+    pool.index.free_deleted(slots)
+    goes_on.set()
+    assert await putting is Reach.DRAM
+    await rig.kill()
+    await rig.start()
+    assert rig.find(await rig.pool(), chain) == (10, 0)
 
 
 async def test_expired_blocks_do_not_come_back(rig: Rig) -> None:
