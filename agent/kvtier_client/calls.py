@@ -52,7 +52,7 @@ MOST_PUTS_AT_ONCE = 4
 """Of which each has half of its staging filled while the agent takes the other half."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call(Generic[Result]):
     """One call that is ready to go."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
-from .protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_BLOCKS, HashList, PageId
+from .protocol.messages import HASH_BYTES, LAYOUT_BYTES, HashList, PageId
 from .protocol.places import most_blocks
 from .results import Page
 
@@ -27,6 +28,12 @@ def check_pages(pages: Sequence[PageId]) -> tuple[PageId, ...]:
 
     Raises ValueError when there is none, one is out of range or comes twice, or a group is of two kinds.
     """
+    return _checked_pages(tuple(pages))
+
+
+@lru_cache(maxsize=64)
+def _checked_pages(pages: tuple[PageId, ...]) -> tuple[PageId, ...]:
+    """Kept, since one caller asks for the same pages over and over."""
     if not 1 <= len(pages) <= MAX_PAGES_OF_BLOCK:
         raise ValueError(f"pages must name 1 to {MAX_PAGES_OF_BLOCK} pages, not {len(pages)}")
     for page in pages:
@@ -34,15 +41,15 @@ def check_pages(pages: Sequence[PageId]) -> tuple[PageId, ...]:
     if len({(page.group, page.shard) for page in pages}) != len(pages):
         raise ValueError("pages names a page twice")
     _check_kinds(pages)
-    return tuple(pages)
+    return pages
 
 
-def check_chain(layout: bytes, hashes: Sequence[bytes], pages: Sequence[PageId]) -> HashList:
+def check_chain(layout: bytes, hashes: Sequence[bytes], pages: tuple[PageId, ...]) -> HashList:
     """The hashes to ask for: the leading ones, as many as one request may name.
 
     Raises ValueError.
     """
-    return check_hashes(layout, hashes).part(0, MAX_BLOCKS // len(pages) if _all_full(pages) else most_blocks(pages))
+    return check_hashes(layout, hashes).part(0, most_blocks(pages))
 
 
 def check_layout(layout: bytes) -> None:
@@ -128,10 +135,6 @@ def check_hold_id(hold: int) -> int:
     if not isinstance(hold, int) or not 0 <= hold < 1 << 64:
         raise ValueError(f"a hold's id is a whole number of 64 bits, not {hold}")
     return hold
-
-
-def _all_full(pages: Sequence[PageId]) -> bool:
-    return not any(page.trailing for page in pages)
 
 
 def _check_hash(value: bytes, what: str) -> None:

@@ -7,9 +7,8 @@ result. The threads' driver is `driving.py`, asyncio's `aio/driving.py`; both fa
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -44,8 +43,7 @@ from .protocol.messages import (
 from .sockets import FULL_BACKLOG_PAUSE_S
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send all of a frame. Outcome: None."""
 
     connection: Connection
@@ -53,30 +51,26 @@ class Send:
     descriptors: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Receive:
+class Receive(NamedTuple):
     """Wait for the agent's next message, which is the outcome."""
 
     connection: Connection
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """Wait a little. Outcome: None."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """Carry out copies, `parallel` by several threads where that is faster. Outcome: None."""
 
     copies: Copies
     parallel: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Run work of the caller's that may take its time. Outcome: None; what it raises is the call's to raise."""
 
     work: Callable[[], None]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,10 @@ _RECORD: Final = np.dtype(
 )
 _GENERATION: Final = np.uint64(GENERATION_BYTES)
 _WITHIN_WORD: Final = np.uint64(GENERATION_BYTES - 1)
+_NUMBERS: Final = PLACE.size // 8
+"""Of 64 bits in a record. The last one is a size below a tier, and so just the size of a page in DRAM."""
+_FEW: Final = 128
+"""Up to so many records Python's own numbers are quicker than numpy's steps."""
 assert _RECORD.itemsize == PLACE.size
 
 
@@ -36,13 +41,13 @@ class PlacedPages:
     is made when it does.
     """
 
-    def __init__(self, chunks: Sequence[Chunk], index: npt.NDArray[np.intp], fields: npt.NDArray[np.void]) -> None:
-        """Checked records, and which of `chunks` each lies in."""
-        self._chunks = [chunks[number] for number in index.tolist()]
-        self._fields = fields
+    def __init__(self, chunks: Sequence[Chunk], records: bytes) -> None:
+        """Checked records, and the chunk that each lies in."""
+        self._chunks = chunks
+        self._records = records
 
     def __len__(self) -> int:
-        return len(self._fields)
+        return len(self._chunks)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -79,6 +84,19 @@ class PlacedPages:
                 return index
         return min(limit, len(self))
 
+    def are_inside(self) -> bool:
+        """Whether each page lies in its chunk, and its generation too."""
+        offsets, words, lengths = (self._fields[name] for name in ("offset", "generation_offset", "size"))
+        sizes = np.array([chunk.size for chunk in self._chunks], np.uint64)
+        # No sum can overflow: an offset is within its chunk first, and a size has 32 bits.
+        inside = (offsets < sizes) & (offsets + lengths <= sizes) & (lengths > 0)
+        inside &= (words <= sizes - _GENERATION) & (words & _WITHIN_WORD == 0)
+        return bool(inside.all())
+
+    @cached_property
+    def _fields(self) -> npt.NDArray[np.void]:
+        return np.frombuffer(self._records, _RECORD)
+
     @cached_property
     def _offsets(self) -> list[int]:
         offsets: list[int] = self._fields["offset"].tolist()
@@ -91,7 +109,7 @@ class PlacedPages:
         return list(zip(words.tolist(), self._fields["generation"].tolist(), strict=True))
 
 
-NO_PAGES: Final = PlacedPages([], np.empty(0, np.intp), np.empty(0, _RECORD))
+NO_PAGES: Final = PlacedPages([], b"")
 
 
 class ChunkTable:
@@ -99,20 +117,19 @@ class ChunkTable:
 
     def __init__(self) -> None:
         self._by_id: dict[int, Chunk] = {}
-        self._ids = np.empty(0, np.uint64)
-        self._sizes = np.empty(0, np.uint64)
-        self._chunks: list[Chunk] = []
-        self._changed = False
+        self._smallest: int | None = 0
+        """Bytes of the smallest chunk; None: not known."""
 
     def add(self, number: int, chunk: Chunk) -> None:
         """From now on `number` is `chunk`."""
         self._by_id[number] = chunk
-        self._changed = True
+        self._smallest = None
 
     def forget(self, numbers: Iterable[int]) -> None:
         """These will not be named again."""
         for number in numbers:
-            self._changed |= self._by_id.pop(number, None) is not None
+            self._by_id.pop(number, None)
+        self._smallest = None
 
     def locate(self, records: bytes, count: int) -> PlacedPages:
         """The `count` pages whose place records an answer brought.
@@ -123,25 +140,25 @@ class ChunkTable:
             return NO_PAGES
         if not count or len(records) != count * PLACE.size:
             raise Failure(PROTOCOL, f"the agent named {len(records) / PLACE.size:g} places where {count} are due")
-        self._rebuild()
-        fields = np.frombuffer(records, _RECORD)
-        ids, offsets, words, lengths = fields["chunk"], fields["offset"], fields["generation_offset"], fields["size"]
-        index = self._ids.searchsorted(ids)
-        if not len(self._ids) or (self._ids.take(index, mode="clip") != ids).any():
-            raise Failure(PROTOCOL, "the agent named a chunk that it did not send")
-        sizes = self._sizes[index]
-        # No sum can overflow: an offset is within its chunk first, and a size has 32 bits.
-        inside = (offsets < sizes) & (offsets + lengths <= sizes) & (lengths > 0)
-        inside &= (words <= sizes - _GENERATION) & (words & _WITHIN_WORD == 0)
-        if not inside.all():
+        if self._smallest is None:
+            self._smallest = min([chunk.size for chunk in self._by_id.values()], default=0)
+        numbers = memoryview(records).cast("Q")
+        try:
+            chunks = [self._by_id[number] for number in numbers[::_NUMBERS].tolist()]
+        except KeyError:
+            raise Failure(PROTOCOL, "the agent named a chunk that it did not send") from None
+        placed = PlacedPages(chunks, records)
+        if not (count <= _FEW and _surely_inside(numbers, self._smallest)) and not placed.are_inside():
             raise Failure(PROTOCOL, "the agent named a place outside its chunk")
-        return PlacedPages(self._chunks, index, fields)
+        return placed
 
-    def _rebuild(self) -> None:
-        if not self._changed:
-            return
-        ids = sorted(self._by_id)
-        self._chunks = [self._by_id[number] for number in ids]
-        self._ids = np.array(ids, np.uint64)
-        self._sizes = np.array([chunk.size for chunk in self._chunks], np.uint64)
-        self._changed = False
+
+def _surely_inside(numbers: memoryview, chunk_bytes: int) -> bool:
+    """Whether the largest of each number, taken together, would lie in a chunk of this size: most answers' do."""
+    offsets, words, sizes = [numbers[at::_NUMBERS].tolist() for at in (1, 2, 4)]
+    return (
+        max(offsets) + max(sizes) <= chunk_bytes
+        and 0 not in sizes
+        and max(words) + GENERATION_BYTES <= chunk_bytes
+        and reduce(or_, words) % GENERATION_BYTES == 0
+    )

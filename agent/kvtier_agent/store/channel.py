@@ -16,13 +16,13 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from kvtier_client.protocol.frames import FrameDecoder, FrameError, encode_frame
-from kvtier_client.protocol.receiving import receive_into
+from kvtier_client.protocol.receiving import receive_into, room_for
 
 _RECEIVE_BYTES: Final = 96 << 10
 """Read in one go: a request of 2,048 hashes; no more, so that one busy peer does not keep the loop from the others."""
 
-_MOST_FDS: Final = 16
-"""Beside what is read in one go."""
+_FDS_ROOM: Final = room_for(16)
+"""For descriptors beside what is read in one go."""
 _buffer: Final = memoryview(bytearray(_RECEIVE_BYTES))
 """Of all channels: what is read is decoded, or copied, before the loop goes on."""
 
@@ -52,7 +52,7 @@ class Channel(Generic[Message]):
         self._loop = asyncio.get_running_loop()
         self._decoder: FrameDecoder[Message] = FrameDecoder(union)
         self._on_message, self._on_close, self._on_malformed = on_message, on_close, on_malformed
-        self._out: deque[tuple[memoryview, list[int]]] = deque()
+        self._out: deque[tuple[bytes | memoryview, list[int]]] = deque()
         self._out_bytes, self._out_limit = 0, out_limit
         self._partial_bytes = 0
         self._fds: deque[int] = deque()
@@ -76,11 +76,17 @@ class Channel(Generic[Message]):
         if self.closed:
             _close_all(fds)
             return
-        data = encode_frame(message)
-        self._out.append((memoryview(data), list(fds)))
+        data: bytes | memoryview = encode_frame(message)
+        if not self._out:
+            sent = self._send_now(data, fds)
+            if sent is None:
+                _close_all(fds)
+            if sent is None or sent == len(data):
+                return
+            data, fds = memoryview(data)[sent:], () if sent else fds
+        self._out.append((data, list(fds)))
         self._out_bytes += len(data)
-        if not self._writing:
-            self._flush()
+        self._want_writer(True)
         if self._out_bytes > self._out_limit:
             self.close(f"the peer does not read: {self._out_bytes} bytes wait for it")
 
@@ -124,7 +130,7 @@ class Channel(Generic[Message]):
 
     def _receive(self) -> None:
         try:
-            size, fds, _ = receive_into(self._sock, _buffer, _MOST_FDS)
+            size, fds, _ = receive_into(self._sock, _buffer, _FDS_ROOM)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -152,21 +158,27 @@ class Channel(Generic[Message]):
     def _flush(self) -> None:
         while self._out:
             data, fds = self._out[0]
-            try:
-                sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
-            except (BlockingIOError, InterruptedError):
-                self._want_writer(True)
+            sent = self._send_now(data, fds)
+            if sent is None:
                 return
-            except OSError as error:
-                self.close(f"send failed: {error.strerror}")
-                return
-            _close_all(fds)
             self._out_bytes -= sent
-            if sent == len(data):
-                self._out.popleft()
-            else:
-                self._out[0] = (data[sent:], [])
+            if sent < len(data):
+                self._out[0] = (memoryview(data)[sent:], [] if sent else fds)
+                return
+            self._out.popleft()
         self._want_writer(False)
+
+    def _send_now(self, data: bytes | memoryview, fds: Sequence[int]) -> int | None:
+        """How many bytes the kernel took, and all of `fds` with the first; None: the channel had to be closed."""
+        try:
+            sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self.close(f"send failed: {error.strerror}")
+            return None
+        _close_all(fds)
+        return sent
 
     def _want_writer(self, wanted: bool) -> None:
         if wanted and not self._writing:

@@ -167,7 +167,8 @@ class Gets:
         pool.counters["pages_read_dram"] += in_dram  # what comes from nvme is counted where it is read
         if not more:
             pool.counters["bytes_read_dram"] += pins.bytes()[0]
-            asyncio.get_running_loop().call_soon(self._core.nvme.used, pool, pins.pages)
+            if self._core.nvme.admits_by_use(pool):
+                asyncio.get_running_loop().call_soon(self._core.nvme.used, pool, pins.pages)
         return Part(m.GetReply(message.request_id, stop - start, places, hold_id, _HOLD_MS, more), chunks)
 
 

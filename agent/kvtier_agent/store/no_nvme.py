@@ -37,6 +37,11 @@ class NoNvme:
         del pool, pages, reach, deadline
         return Reach.DRAM
 
+    def admits_by_use(self, pool: PoolView) -> bool:
+        """Never."""
+        del pool
+        return False
+
     def used(self, pool: PoolView, pages: Sequence[int]) -> None:
         """Nothing is written."""
 

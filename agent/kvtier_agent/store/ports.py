@@ -80,8 +80,11 @@ class NvmeTier(Protocol):
         The numbers need to be good only when called.
         """
 
+    def admits_by_use(self, pool: PoolView) -> bool:
+        """Whether to be told of the pages that gets hit: `used`."""
+
     def used(self, pool: PoolView, pages: Sequence[int]) -> None:
-        """A get hit these pages (chain order): admission by reuse writes them. Never waits."""
+        """A get hit these pages (chain order): write them. Never waits."""
 
     def writing(self, pool: PoolView) -> bool:
         """Whether pages of the pool are on their way to nvme, so that room may come."""

@@ -61,22 +61,19 @@ class FrameDecoder(Generic[Message]):
                 return
             data, self._partial = self._partial, bytearray()
         view = memoryview(data)
-        begin = 0
-        while (end := begin + self._frame_bytes(view[begin : begin + LENGTH.size])) <= len(view):
-            yield self._decode(view[begin + LENGTH.size : end])
-            begin = end
+        begin, end = 0, LENGTH.size
+        while end <= len(view):
+            (length,) = LENGTH.unpack_from(view, begin)
+            if length > MAX_FRAME_BYTES:
+                raise FrameError(f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
+            end += length
+            if end > len(view):
+                break
+            yield self._decode(view[end - length : end])
+            begin, end = end, end + LENGTH.size
         if begin < len(view):
             self._partial += view[begin:]
             self._awaited = end - begin
-
-    def _frame_bytes(self, head: memoryview) -> int:
-        """Of the frame that begins with `head`, or of a frame's head while that is not whole."""
-        if len(head) < LENGTH.size:
-            return LENGTH.size
-        (length,) = LENGTH.unpack(head)
-        if length > MAX_FRAME_BYTES:
-            raise FrameError(f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
-        return LENGTH.size + int(length)
 
     def _decode(self, body: memoryview) -> Message:
         try:

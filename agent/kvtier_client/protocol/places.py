@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import starmap
 from typing import Final, NamedTuple
 
@@ -76,7 +77,8 @@ def needed_pages(blocks: int, pages: Sequence[PageId]) -> Iterator[tuple[int, Pa
                 yield block, page
 
 
-def most_blocks(pages: Sequence[PageId]) -> int:
+@lru_cache(maxsize=64)
+def most_blocks(pages: tuple[PageId, ...]) -> int:
     """How many blocks one request for `pages` may name: at most MAX_BLOCKS hashes, and as many places."""
     low, high = 0, MAX_BLOCKS
     while low < high:

@@ -24,9 +24,16 @@ class Received(NamedTuple):
     """The kernel had no room for some descriptors."""
 
 
-def receive_into(sock: socket.socket, buffer: memoryview, most_descriptors: int = MAX_DESCRIPTORS) -> Received:
+def room_for(descriptors: int) -> int:
+    """Bytes beside a message that hold so many."""
+    return socket.CMSG_SPACE(descriptors * _DESCRIPTOR_BYTES)
+
+
+MOST_ROOM: Final = room_for(MAX_DESCRIPTORS)
+
+
+def receive_into(sock: socket.socket, buffer: memoryview, room: int = MOST_ROOM) -> Received:
     """Receive what is there, or wait for it, as the socket does. Raises OSError as `recvmsg` does."""
-    room = socket.CMSG_SPACE(most_descriptors * _DESCRIPTOR_BYTES)
     size, ancillary, flags, _ = sock.recvmsg_into([buffer], room, _CMSG_CLOEXEC)
     if not ancillary:
         return Received(size, [], bool(flags & _TRUNCATED))

@@ -21,6 +21,20 @@ pub struct Held {
     below_bytes: u64,
 }
 
+/// One use of a chain, of which the policy is told when its answer has gone.
+pub struct Use {
+    pages: Vec<u32>,
+    request: Option<Told>,
+    now: f64,
+}
+
+/// A request for a chain: its nodes that are there, how many hashes follow them, and digests of these.
+struct Told {
+    nodes: Vec<u32>,
+    missing: usize,
+    digests: Vec<u64>,
+}
+
 /// Where a resident page lies, for a client.
 pub struct Place {
     pub chunk: u64,
@@ -46,7 +60,7 @@ impl Held {
 }
 
 impl Index {
-    /// Pin and use the leading whole blocks.
+    /// Pin the leading whole blocks. The policy is told of their use by `tell_use`, which has to come before all else.
     pub fn hold(&mut self, layout: &[u8], hashes: &[&[u8]], keys: &[Key], now: f64) -> Result<Held> {
         let Some((layout, wanted)) = self.ask(layout, hashes, keys)? else {
             return Ok(Held::default());
@@ -65,21 +79,32 @@ impl Index {
             }
             held.below.push(is_below);
         }
-        self.use_pages(&held.pages, now);
-        if self.policy.wants_requests() {
-            let nodes: Vec<u32> = (0..leading.blocks).filter_map(|block| leading.node(block)).collect();
-            self.tell_request(layout, &nodes, &hashes[leading.blocks..]);
-        }
+        let request = self.policy.wants_requests().then(|| {
+            let missing = &hashes[leading.blocks..];
+            Told {
+                nodes: (0..leading.blocks).filter_map(|block| leading.node(block)).collect(),
+                missing: missing.len(),
+                digests: missing.iter().take(MISSING_LOOKED_AT).map(|hash| self.tree.digest(layout, hash)).collect(),
+            }
+        });
+        self.untold = Some(Use { pages: held.pages.clone(), request, now });
         Ok(held)
     }
 
-    /// Tell the policy of a request for a chain: its nodes that are there, and the hashes that follow them.
-    fn tell_request(&mut self, layout: u16, nodes: &[u32], missing: &[&[u8]]) {
-        let known = nodes.last().map_or(0, |&node| self.tree.nodes[node].depth as usize + 1);
-        let digests: Vec<u64> =
-            missing.iter().take(MISSING_LOOKED_AT).map(|hash| self.tree.digest(layout, hash)).collect();
-        self.policy.begin(&Request { asked: known + missing.len(), known, missing: &digests });
-        nodes.iter().for_each(|&node| self.touch_block(node));
+    /// Tell the policy of what was held last.
+    pub fn tell_use(&mut self) {
+        if let Some(it) = self.untold.take() {
+            self.use_pages(&it.pages, it.now);
+            if let Some(request) = it.request {
+                self.tell_request(&request);
+            }
+        }
+    }
+
+    fn tell_request(&mut self, told: &Told) {
+        let known = told.nodes.last().map_or(0, |&node| self.tree.nodes[node].depth as usize + 1);
+        self.policy.begin(&Request { asked: known + told.missing, known, missing: &told.digests });
+        told.nodes.iter().for_each(|&node| self.touch_block(node));
     }
 
     /// The running request hit the block.
@@ -258,8 +283,8 @@ impl Index {
         let nodes = self.present_nodes(layout, hashes)?;
         let pages: Vec<u32> = nodes.iter().flat_map(|&node| self.pages_of(node)).collect();
         self.use_pages(&pages, now);
-        if let (Some(&first), true) = (nodes.first(), self.policy.wants_requests()) {
-            self.tell_request(self.tree.nodes[first].layout, &nodes, &[]);
+        if !nodes.is_empty() && self.policy.wants_requests() {
+            self.tell_request(&Told { nodes, missing: 0, digests: Vec::new() });
         }
         Ok(())
     }

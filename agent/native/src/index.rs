@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::column::NONE;
 use crate::error::{Result, value};
+use crate::holds::Use;
 use crate::keys::{Keys, LAYOUT_BYTES, MAX_HASH_BYTES};
 use crate::pages::{ALIVE, ATTACHED, DELETED, FILLING, MARKED, NO_CHUNK, Page, Pages, RESIDENT, WAITING, WRITING};
 use crate::policy::{Policy, Seat};
@@ -51,6 +52,8 @@ pub struct Index {
     pub evicted_pages: u64,
     /// The latest time that a caller named, unix seconds.
     pub now: f64,
+    /// What the policy was not told of yet.
+    pub untold: Option<Use>,
 }
 
 impl Index {
@@ -78,6 +81,7 @@ impl Index {
             pinned_bytes: 0,
             evicted_pages: 0,
             now: 0.0,
+            untold: None,
         })
     }
 

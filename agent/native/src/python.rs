@@ -192,8 +192,9 @@ struct PyIndex {
 }
 
 impl PyIndex {
-    /// The index, free of what was dropped.
+    /// The index, its policy up to date, and free of what was dropped.
     fn tidy(&mut self) -> &mut Index {
+        self.index.tell_use();
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
         for pages in dropped {
             self.index.release(&pages);

@@ -85,11 +85,11 @@ def chunk_file(size: int, content: bytes = b"") -> int:
     return descriptor
 
 
-def table(chunks: dict[int, bytes], size: int = 8192) -> ChunkTable:
+def table(chunks: dict[int, bytes], sizes: dict[int, int] | None = None) -> ChunkTable:
     made = ChunkTable()
     mappings = ChunkMappings()
     for number, content in chunks.items():
-        descriptor = chunk_file(size, content)
+        descriptor = chunk_file(sizes[number] if sizes else 8192, content)
         made.add(number, mappings.map(descriptor))
         os.close(descriptor)
     return made
@@ -108,26 +108,14 @@ def test_pages_of_several_chunks_are_found_and_checked() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_records_never_lead_outside_a_chunk(seed: int) -> None:
-    """Against the obvious check of each field in unbounded integers."""
+@pytest.mark.parametrize("places_beside", [1, 300])
+def test_random_records_never_lead_outside_a_chunk(places_beside: int, seed: int) -> None:
+    """Against the obvious check of each field in unbounded integers, in chunks of two sizes."""
     rng = random.Random(seed)
-    size = 8192
-    chunks = table({1: b"", 2: b""}, size)
-    edges = [
-        0,
-        1,
-        7,
-        8,
-        4096,
-        size - 8,
-        size - 1,
-        size,
-        size + 1,
-        (1 << 32) - 1,
-        (1 << 63),
-        (1 << 64) - 8,
-        (1 << 64) - 1,
-    ]
+    sizes = {1: 8192, 2: 12_288}
+    chunks = table({1: b"", 2: b""}, sizes)
+    near = [edge for size in sizes.values() for edge in (size - 8, size - 1, size, size + 1)]
+    edges = [0, 1, 7, 8, 4096, *near, (1 << 32) - 1, (1 << 63), (1 << 64) - 8, (1 << 64) - 1]
     right = 0
     for _ in range(3000):
         place = PagePlace(
@@ -136,18 +124,18 @@ def test_random_records_never_lead_outside_a_chunk(seed: int) -> None:
             rng.choice([e for e in edges if e < 1 << 32]),
             rng.choice(edges),
             1,
-            0,
+            rng.choice([0, 1]),
         )
+        size = sizes.get(place.chunk, 0)
         good = (
-            place.chunk in (1, 2)
-            and place.size > 0
+            place.size > 0
             and place.offset + place.size <= size
             and place.generation_offset % 8 == 0
             and place.generation_offset + 8 <= size
         )
         right += good
         try:
-            chunks.locate(pack_places([PagePlace(1, 0, 1, 0, 1, 0), place]), 2)
+            chunks.locate(pack_places([*[PagePlace(1, 0, 1, 0, 1, 0)] * places_beside, place]), places_beside + 1)
         except Failure as failure:
             assert failure.cause == "protocol"
             assert not good, place

@@ -144,11 +144,14 @@ class Nvme:
         self._pools[pool.uid] = pool
         return await self._writer.settle(pool, pages, reach, deadline)
 
-    def used(self, pool: PoolView, pages: Sequence[int]) -> None:
-        """A get hit these pages: admission by reuse writes them."""
+    def admits_by_use(self, pool: PoolView) -> bool:
+        """Whether pages are written when a get hits them."""
         grant = pool.grant
-        if grant is not None and grant.write != "back" and grant.admission == "reused":
-            self._write(pool, pages)
+        return grant is not None and grant.write != "back" and grant.admission == "reused"
+
+    def used(self, pool: PoolView, pages: Sequence[int]) -> None:
+        """A get hit these pages."""
+        self._write(pool, pages)
 
     def writing(self, pool: PoolView) -> bool:
         """Whether pages of the pool are on their way."""
