@@ -157,14 +157,18 @@ class Index:
         """Writing was given up. Unpins."""
     def place_of(self, page: int) -> tuple[int, int, int] | None:
         """segment, offset, size on nvme."""
+    def places_of(self, pages: Sequence[int]) -> list[tuple[int, int, int] | None]:
+        """As `place_of`, of each."""
+    def in_segment(self, segment: int, pages: Sequence[int]) -> list[int]:
+        """Of these, which may be gone by now, those that lie in the segment, in their order."""
     def without_slot(self, pages: Sequence[int]) -> list[int]:
         """Of these, in their order: those that lie on nvme, and are neither in DRAM nor on their way there."""
     def detached(self, pages: Sequence[int]) -> list[int]:
         """Of these, in their order: those that were deleted, or cut, and that nobody finds any more."""
     def parent_page(self, page: int) -> int | None:
         """The same key's page of the parent block."""
-    def follows(self, page: int, other: int) -> bool:
-        """Whether `other` is another page of the same block, or of a child block."""
+    def stretches(self, pages: Sequence[int]) -> list[list[int]]:
+        """The pages, cut wherever one neither belongs to the same block as the one before it, nor to a child block."""
     def segment_live(self, segment: int) -> tuple[int, int, float]:
         """live pages, live bytes, worth (policy: sum of values; larger is kept)."""
     def segment_pages(self, segment: int) -> list[int]:

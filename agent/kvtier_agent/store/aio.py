@@ -9,6 +9,11 @@ from typing import Any
 from .log import log
 
 
+async def let_others() -> None:
+    """End a step that may have taken most of a millisecond: requests that came meanwhile go first."""
+    await asyncio.sleep(0)
+
+
 class Signal:
     """Something changed. Waiters look again; a signal without waiters is forgotten."""
 

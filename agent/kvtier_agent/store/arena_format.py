@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from .checksums import ALGORITHM_XXH3, header_checksum
@@ -101,6 +102,7 @@ def parse_chunk_name(name: str) -> int | None:
     return int(match.group(1), 16) if match else None
 
 
+@lru_cache(maxsize=256)
 def decide_geometry(slot_bytes: int, target_bytes: int, file_alignment: int) -> Geometry:
     """The largest cut of at most `target_bytes` in whole `file_alignment` units; at least one slot."""
     slots = max(1, (target_bytes - CHUNK_HEADER_BYTES) // (slot_bytes + SLOT_HEADER_BYTES))

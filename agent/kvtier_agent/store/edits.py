@@ -10,6 +10,7 @@ from typing import Final
 from kvtier_client.protocol import messages as m
 
 from . import jobs
+from .aio import let_others
 from .core import Core, Pool, unix_now
 from .errors import JobFailed, MoverDied, Refusal
 from .log import log
@@ -62,7 +63,7 @@ class Edits:
                 pool.counters["blocks_expired"] += len(cut) // len(hash_)
                 pool.index.free_deleted(slots)  # a successor finds them as old as they are
             pool.progress.fire()
-            await asyncio.sleep(0)
+            await let_others()
         if gone:
             await self._core.nvme.expired(pool, int(before))
 
@@ -83,7 +84,7 @@ class Edits:
             cut += [gone[at : at + len(hash_)] for at in range(0, len(gone), len(hash_))]
             freed += slots
             if number % _BLOCKS == 0:
-                await asyncio.sleep(0)
+                await let_others()
         pool.counters["blocks_deleted"] += len(cut)
         cutoff = time.monotonic_ns()
         pool.index.free_deleted(freed)  # whoever takes one again begins it after the cutoff

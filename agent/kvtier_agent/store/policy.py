@@ -8,7 +8,6 @@ the memory of the index.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from .arena_format import CHUNK_TARGET_BYTES, Geometry, decide_geometry
@@ -57,8 +56,7 @@ class ChunkView(NamedTuple):
     last_use: float
 
 
-@dataclass(frozen=True)
-class RoomView:
+class RoomView(NamedTuple):
     """What decide_room looks at."""
 
     pool_uid: str

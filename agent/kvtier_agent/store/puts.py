@@ -15,6 +15,7 @@ from kvtier_client.protocol.messages import Put, PutReply, Reach, RefusalCode
 from kvtier_index import BUSY, FRESH, Refused
 
 from . import jobs
+from .aio import let_others
 from .arena_format import PAGE, round_up
 from .core import Core, Pool, unix_now
 from .errors import JobFailed, Refusal
@@ -81,6 +82,7 @@ class Puts:
             request = _Request(
                 pool, staging, message, check_put(message, staging.size), deadline_of(message.deadline_ms)
             )
+            await let_others()
             return await self._put(request)
         except Refused as error:
             pool.counters["puts_refused"] += 1
@@ -99,6 +101,7 @@ class Puts:
         storing = _Storing()
         try:
             if FRESH in states:
+                await let_others()
                 await self._store(request, storing)
             else:
                 storing.seen = len(plan.pages)
@@ -136,7 +139,7 @@ class Puts:
             await self._store_batch(request, storing, start, stop)
             if storing.seen < stop:
                 return
-            await asyncio.sleep(0)  # a long put lets others in between
+            await let_others()
 
     async def _store_batch(self, request: _Request, storing: _Storing, start: int, stop: int) -> None:
         pool, plan, message = request.pool, request.plan, request.message
@@ -167,6 +170,7 @@ class Puts:
                 pool.filling += len(taken)
                 copy = self._copy(request, first, taken, time.monotonic_ns())
                 storing.copies.append(self._core.tasks.start("copy", copy))
+                await let_others()
             self._room.look_ahead(pool, slot_bytes)
             if storing.seen < stop and not taken:
                 storing.obstacle = await self._make_room(request, slot_bytes, others=busy)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from . import jobs
+from .aio import let_others
 from .arena_format import Geometry, is_pool_uid, parse_chunk_name
 from .chunkmap import GONE_SUFFIX, NEW_SUFFIX, free_chunk_file
 from .chunks import Chunk
@@ -98,7 +99,7 @@ class Recovery:
         scans = [self._core.tasks.start("scan", self._scan(pool, chunk)) for chunk in chunks]
         await asyncio.gather(*scans, self._core.nvme.stage(pool))
         while not pool.index.link(_LINK_PAGES):
-            await asyncio.sleep(0)
+            await let_others()
         await self._forget_notes(pool)
         await self._edits.expire(pool)
         self._count(pool, chunks)
@@ -153,7 +154,7 @@ class Recovery:
         add_to_index(pool, adopted, b"".join(scan.generations for scan in scans))
         for scan in scans:
             pool.index.stage_slots(chunk.id, scan.refs)
-            await asyncio.sleep(0)
+            await let_others()
         damaged = sum(scan.damaged for scan in scans)
         if damaged:
             pool.counters["pages_lost_dram"] += damaged

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 _REF: Final = struct.Struct("<32s64s64s16sQQIIIIQIIIIHBB")
 REF_BYTES: Final = _REF.size
+_HASH: Final = slice(32, 96)
+_SIZE_AT: Final = struct.calcsize("<32s64s64s16sQQI")
 
 
 class Ref(NamedTuple):
@@ -63,6 +65,18 @@ def decode_refs(data: bytes) -> list[Ref]:
             depth, segment, offset, shard, hash_bytes, parent_bytes,
         ) in _REF.iter_unpack(data)
     ]  # fmt: skip
+
+
+def sizes_in(data: bytes) -> list[int]:
+    """The size of each page that `Index.refs` packed, without the rest."""
+    sizes: list[int] = memoryview(data).cast("I")[_SIZE_AT // 4 :: REF_BYTES // 4].tolist()
+    return sizes
+
+
+def hash_in(data: bytes, index: int) -> bytes:
+    """The hash of page number `index` that `Index.refs` packed, padded to 64 bytes."""
+    start = index * REF_BYTES
+    return data[start + _HASH.start : start + _HASH.stop]
 
 
 def encode_ref(ref: Ref) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from . import jobs
+from .aio import let_others
 from .arena_format import SLOT_HEADER_BYTES, Geometry
 from .chunks import Chunk
 from .core import Core, Pool
@@ -137,7 +138,7 @@ class Room:
         index = core.pools[chunk.pool_uid].index
         left, failed = index.clear_chunk(chunk.id, _CLEAR_PAGES), 0
         while left:
-            await asyncio.sleep(0)
+            await let_others()
             before, left = left, index.clear_chunk(chunk.id, _CLEAR_PAGES)
             failed = failed + 1 if left == before else 0
             if failed == _CLEAR_ATTEMPTS:

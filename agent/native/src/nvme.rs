@@ -283,6 +283,17 @@ impl Index {
         Ok(it.is_on_nvme().then(|| (self.segments.get(it.segment).number, u64::from(it.offset) * UNIT, it.size)))
     }
 
+    /// As `place_of`, of each.
+    pub fn places_of(&self, pages: &[u32]) -> Result<Vec<Option<(u32, u64, u32)>>> {
+        pages.iter().map(|&page| self.place_of(page)).collect()
+    }
+
+    /// Of `pages`, which may be gone by now, those that lie in this segment, in their order.
+    pub fn in_segment(&self, number: u32, pages: &[u32]) -> Vec<u32> {
+        let is_there = |page: &&u32| matches!(self.place_of(**page), Ok(Some((segment, _, _))) if segment == number);
+        pages.iter().filter(is_there).copied().collect()
+    }
+
     /// Of `pages`, those that lie on nvme and have no slot, in their order.
     pub fn without_slot(&self, pages: &[u32]) -> Result<Vec<u32>> {
         self.check_pages(pages)?;
@@ -310,15 +321,18 @@ impl Index {
         Ok(if is_node(above) { self.page_of(above, it.key) } else { None })
     }
 
-    /// Whether `other` is another page of the same block, or of a child block.
-    pub fn follows(&self, page: u32, other: u32) -> Result<bool> {
-        self.check_page(page)?;
-        self.check_page(other)?;
+    /// The pages, cut wherever one neither belongs to the same block as the one before it, nor to a child block.
+    pub fn stretches(&self, pages: &[u32]) -> Result<Vec<Vec<u32>>> {
+        self.check_pages(pages)?;
+        Ok(pages.chunk_by(|&page, &next| self.follows(page, next)).map(<[u32]>::to_vec).collect())
+    }
+
+    fn follows(&self, page: u32, other: u32) -> bool {
         let (node, after) = (self.pages[page].node, self.pages[other].node);
         if page == other || node == NONE || after == NONE {
-            return Ok(false);
+            return false;
         }
-        Ok(after == node || self.tree.nodes[after].parent == node)
+        after == node || self.tree.nodes[after].parent == node
     }
 
     // Segments

@@ -450,6 +450,14 @@ impl PyIndex {
         Ok(self.tidy().place_of(page.0)?)
     }
 
+    fn places_of(&mut self, pages: Vec<Number<u32>>) -> PyResult<Vec<Option<(u32, u64, u32)>>> {
+        Ok(self.tidy().places_of(&numbers(pages))?)
+    }
+
+    fn in_segment(&mut self, segment: Number<u32>, pages: Vec<Number<u32>>) -> Vec<u32> {
+        self.tidy().in_segment(segment.0, &numbers(pages))
+    }
+
     fn without_slot(&mut self, pages: Vec<Number<u32>>) -> PyResult<Vec<u32>> {
         Ok(self.tidy().without_slot(&numbers(pages))?)
     }
@@ -462,8 +470,8 @@ impl PyIndex {
         Ok(self.tidy().parent_page(page.0)?)
     }
 
-    fn follows(&mut self, page: Number<u32>, other: Number<u32>) -> PyResult<bool> {
-        Ok(self.tidy().follows(page.0, other.0)?)
+    fn stretches(&mut self, pages: Vec<Number<u32>>) -> PyResult<Vec<Vec<u32>>> {
+        Ok(self.tidy().stretches(&numbers(pages))?)
     }
 
     fn segment_live(&mut self, segment: Number<u32>) -> (u32, u64, f64) {

@@ -165,8 +165,18 @@ def test_pages_say_what_they_hang_on_and_what_follows_them(pool: Pool) -> None:
     a, a_other, b, _ = pool.store("ab", keys=[KEY, OTHER_KEY])
     (x,) = pool.store("x")
     assert (pool.index.parent_page(b), pool.index.parent_page(a)) == (a, None)
-    assert [pool.index.follows(a, page) for page in (a_other, b, x, a)] == [True, True, False, False]
-    assert not pool.index.follows(b, a)
+    assert pool.index.stretches([a, a_other, b, x, a, b, a]) == [[a, a_other, b], [x], [a, b], [a]]
+    assert pool.index.stretches([a, a]) == [[a], [a]]
+    assert pool.index.stretches([]) == []
+
+
+def test_places_of_many_pages_are_told_at_once(pool: Pool) -> None:
+    a, b, c = pool.store("abc")
+    pool.write([a], 1)
+    pool.write([b], 2)
+    assert pool.index.places_of([b, c, a]) == [pool.index.place_of(b), None, pool.index.place_of(a)]
+    assert pool.index.in_segment(1, [b, a, c, 1 << 20]) == [a]
+    assert pool.index.in_segment(3, [a, b]) == []
 
 
 def test_segment_knows_its_live_pages(pool: Pool) -> None:

@@ -217,8 +217,9 @@ def test_numbers_of_no_page_are_refused_everywhere(pool: Pool, number: int) -> N
         lambda: index.read_plan([number], 1, 1, 1, 1.0),
         lambda: index.worth([number]),
         lambda: index.place_of(number),
+        lambda: index.places_of([0, number]),
         lambda: index.parent_page(number),
-        lambda: index.follows(0, number),
+        lambda: index.stretches([0, number]),
         lambda: index.pin([number]),
         lambda: index.unpin([number]),
     ):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from ..aio import let_others
 from ..arena_format import PAGE, round_up
 from ..errors import FormatRefused, JobFailed
 from ..log import log
@@ -23,7 +24,7 @@ from .cleaning import KEEP_SHARE, decide_keep, decide_merge, is_fragmented
 from .devices import Device, Priority
 from .keeper import Keeper
 from .placement import Grown, Segment, SegmentState, Spot, Want
-from .segments import run_header_bytes, run_places
+from .segments import RunSizes, run_header_bytes
 from .writer import Writer
 
 WRITE_SHARE: Final = 0.45
@@ -87,7 +88,7 @@ class Cleaner:
     async def _merge_chain(self, pool: PoolView, chain: Grown, budget: int) -> bool:
         """Whether the chain need not be looked at again before it grows."""
         pages = pool.index.chain_of(chain.layout, chain.last, sorted(chain.keys))
-        ranges = decide_merge([pool.index.place_of(page) for page in pages], budget)
+        ranges = decide_merge(pool.index.places_of(pages), budget)
         for start, stop in ranges:
             if not await self._move_range(pool, chain, start, stop):
                 return True
@@ -175,11 +176,13 @@ class Cleaner:
         if not pages or limit <= 0:
             return
         mean = -math.inf if share == math.inf else self._mean_worth(pool)
-        sizes = [place[2] if (place := pool.index.place_of(page)) is not None else 0 for page in pages]
+        sizes = [place[2] if place is not None else 0 for place in pool.index.places_of(pages)]
         kept = decide_keep(sizes, pool.index.worth(pages), mean, limit)
-        for names in _neighbours(pool, [pages[index] for index in kept]):
+        stretches = pool.index.stretches([pages[index] for index in kept])
+        await let_others()
+        for names in stretches:
             for _ in range(_RETRIES):
-                again = _still_there(pool, names, victim)
+                again = pool.index.in_segment(victim.number, names)
                 if not again:
                     break
                 if await self._move(pool, again, [], may_make=may_make) is None:
@@ -206,23 +209,23 @@ class Cleaner:
     async def _move_pinned(
         self, pool: PoolView, pages: Sequence[int], parents: Sequence[tuple[int, int]], may_make: bool | None
     ) -> tuple[int, list[tuple[int, int]]] | None:
-        names = [_name(pool, page) for page in pages]
+        places_before = pool.index.places_of(pages)
         refs = decode_refs(pool.index.refs(pages))
-        want = Want([ref.size for ref in refs], refs[0].layout, parents)
+        want = Want(RunSizes([ref.size for ref in refs]), refs[0].layout, parents)
         if may_make is None:
             spot = await self._writer.find_whole(pool, want)
         else:  # not under `_moving`: to make a segment, another may have to be compacted first
             spot = await self._writer.find_spot(pool, want, may_make=may_make)
         if spot is None:
             return None
-        current = pool.index.refs(pages) if _all_there(pool, pages, names) else b""
-        if not current:
+        if None in places_before or pool.index.places_of(pages) != places_before:
             return None
+        current = pool.index.refs(pages)
         sources = [self._books.segments.get(ref.segment) for ref in refs[: spot.pages]]
         if any(it is None or it.state is SegmentState.GONE for it in sources):
             return None
         serial = self._books.next_serial()
-        places = run_places(spot.offset, want.sizes[: spot.pages])
+        places = want.sizes.places(spot.offset, spot.pages)
         tails = [at for at, ref in zip(places, refs, strict=False) if ref.hash == refs[spot.pages - 1].hash]
         self._books.space(pool.uid).place(spot, want, self._keeper.budget(pool), tails)
         segments = {it for it in sources if it is not None} | {spot.segment}
@@ -289,32 +292,3 @@ class Cleaner:
         cut = segment.device.superblock
         assert cut is not None
         return cut.unit_at(segment.unit) + ref.offset
-
-
-Name = tuple[int, int, int] | None
-"""Where a page lies: what tells whether a number still means the same page."""
-
-
-def _name(pool: PoolView, page: int) -> Name:
-    return pool.index.place_of(page)
-
-
-def _all_there(pool: PoolView, pages: Sequence[int], names: Sequence[Name]) -> bool:
-    return all(name is not None and pool.index.place_of(page) == name for page, name in zip(pages, names, strict=True))
-
-
-def _still_there(pool: PoolView, pages: Sequence[int], victim: Segment) -> list[int]:
-    """Those of `pages` that still lie in the segment."""
-    mine = set(pool.index.segment_pages(victim.number))
-    return [page for page in pages if page in mine]
-
-
-def _neighbours(pool: PoolView, pages: Sequence[int]) -> list[list[int]]:
-    """Stretches of one chain."""
-    groups: list[list[int]] = []
-    for page in pages:
-        if groups and pool.index.follows(groups[-1][-1], page):
-            groups[-1].append(page)
-        else:
-            groups.append([page])
-    return groups

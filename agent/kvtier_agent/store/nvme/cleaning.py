@@ -83,9 +83,10 @@ def decide_merge(places: Sequence[Place | None], budget_bytes: int) -> list[tupl
 def decide_keep(sizes: Sequence[int], worths: Sequence[float], mean_worth: float, limit_bytes: int) -> list[int]:
     """Indices of a unit's pages that are moved rather than dropped: worth more than the pool's mean, the best first."""
     kept, used = [], 0
-    for index in sorted(range(len(sizes)), key=lambda it: -worths[it]):
+    better = [index for index, worth in enumerate(worths) if worth > mean_worth]
+    for index in sorted(better, key=worths.__getitem__, reverse=True):
         size = round_up(sizes[index], PAGE)
-        if worths[index] <= mean_worth or used + size > limit_bytes:
+        if used + size > limit_bytes:
             break
         kept.append(index)
         used += size

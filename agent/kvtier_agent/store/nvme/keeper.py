@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+from ..aio import let_others
 from ..errors import FormatRefused, JobFailed
 from ..log import log
 from ..policy import most_slots
@@ -76,9 +77,11 @@ class Keeper:
             while full or not self.fits(pool, device):
                 if await self.compact(pool, device):
                     continue
+                await let_others()
                 victim = await self._next_victim(pool, device if full or device.free_units <= 1 else None)
                 if victim is None:
                     return None
+                await let_others()
                 await self.rescue(pool, victim)
                 if not self.is_idle(pool, victim) or not await self.free(pool, victim):
                     return None
@@ -179,7 +182,7 @@ class Keeper:
         segment.state = SegmentState.GONE
         live, _, _ = pool.index.segment_live(segment.number)
         while pool.index.drop_segment(segment.number, _DROP_STEP):
-            await asyncio.sleep(0)
+            await let_others()
         pool.counters["pages_evicted_nvme"] += live
         self._books.space(pool.uid).forget(segment)
         device = segment.device

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..arena_format import PAGE, round_up
-from .segments import HEADER_BYTES, MAX_RUN_BYTES, MAX_RUN_PAGES, SegmentId, run_bytes, run_header_bytes, summary_bytes
+from ..arena_format import PAGE
+from .segments import HEADER_BYTES, MAX_RUN_BYTES, MAX_RUN_PAGES, RunSizes, SegmentId, run_header_bytes, summary_bytes
 
 if TYPE_CHECKING:
     from .devices import Device
@@ -110,14 +110,14 @@ class Reservation:
 class Want(NamedTuple):
     """A run that has to be placed: pages of one chain, in order."""
 
-    sizes: Sequence[int]
+    sizes: RunSizes
     layout: bytes
     parents: Sequence[Tail]
     """Places of the pages that it hangs on, as far as they lie on nvme."""
 
     def bytes_from(self, start: int) -> int:
         """Of the pages from there on, as far as they are to lie together; the next runs."""
-        return min(STRIPE_BYTES, sum(round_up(size, PAGE) for size in self.sizes[start:]))
+        return min(STRIPE_BYTES, self.sizes.payload_bytes(start, len(self.sizes)))
 
 
 class Spot(NamedTuple):
@@ -229,10 +229,10 @@ class Space:
         if segment is None or segment.state is not SegmentState.OPEN:
             return None
         room = segment.room(min(len(want.sizes), MAX_RUN_PAGES), want.layout)
-        pages = fit(want.sizes, room)
+        pages = want.sizes.fit(room)
         if pages == 0 or (pages < len(want.sizes) and room < _WORTH_FILLING_BYTES):
             return None
-        size = run_bytes(want.sizes[:pages])
+        size = want.sizes.run_bytes(pages)
         rest = STRIPE_BYTES - size if striped else STRIPE_BYTES
         follows = want.bytes_from(pages)
         ahead = min(self._ahead(segment, size, budget, grows=bool(want.parents)), rest)
@@ -307,18 +307,18 @@ class Space:
         end = reservation.stop
         if end == segment.top:  # nothing is behind it: it goes on as far as the segment does
             end = max(end, limit // PAGE * PAGE)
-        pages = fit(want.sizes, end - reservation.start)
+        pages = want.sizes.fit(end - reservation.start)
         if pages == 0 or (pages < len(want.sizes) and end - reservation.start < _WORTH_FILLING_BYTES):
             return None
-        size = run_bytes(want.sizes[:pages])
+        size = want.sizes.run_bytes(pages)
         rest = reservation.stripe_left - size if reservation.striped else STRIPE_BYTES
         follows = want.bytes_from(pages)
         return Spot(segment, reservation.start, pages, size, rest, reservation, True, reservation.striped, follows)
 
     def _in_hole(self, want: Want, *, tight: bool) -> Spot | None:
         """The smallest hole that takes the run whole; where space is short, else the largest that takes a good part."""
-        pages = fit(want.sizes, 2 * MAX_RUN_BYTES)
-        size = run_bytes(want.sizes[:pages])
+        pages = want.sizes.fit(2 * MAX_RUN_BYTES)
+        size = want.sizes.run_bytes(pages)
         holes = [
             (stop - start, segment, index)
             for segment in self.open_segments()
@@ -330,10 +330,10 @@ class Space:
             _, segment, index = min(whole, key=lambda it: it[0])
         elif tight and holes:
             largest, segment, index = max(holes, key=lambda it: it[0])
-            pages = fit(want.sizes, largest)
+            pages = want.sizes.fit(largest)
             if pages == 0 or largest < min(size // 4, _WORTH_FILLING_BYTES):
                 return None
-            size = run_bytes(want.sizes[:pages])
+            size = want.sizes.run_bytes(pages)
         else:
             return None
         start, stop = segment.holes.pop(index)
@@ -408,16 +408,6 @@ class Space:
             segment.top = start
         elif stop - start >= 2 * PAGE:
             segment.holes.append((start, stop))
-
-
-def fit(sizes: Sequence[int], room: int) -> int:
-    """How many of these pages a run takes in `room` bytes; one page may be larger than a run is otherwise."""
-    payload = 0
-    for count, size in enumerate(sizes[:MAX_RUN_PAGES]):
-        payload += round_up(size, PAGE)
-        if run_header_bytes(count + 1) + payload > room or (payload > MAX_RUN_BYTES and count):
-            return count
-    return min(len(sizes), MAX_RUN_PAGES)
 
 
 def open_limit(quota_units: int, unit_bytes: int, devices: int) -> int:

@@ -6,7 +6,9 @@ Pure: bytes in, values out. Entries stay packed, one array of them per run or su
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -100,19 +102,45 @@ def run_header_bytes(pages: int) -> int:
     return round_up(_RUN_ENTRIES_AT + pages * ENTRY_BYTES, PAGE)
 
 
+class RunSizes:
+    """Sizes of pages in chain order, and what a run of the first of them takes. Immutable."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+        self._ends = list(accumulate([-(-size // PAGE) * PAGE for size in sizes], initial=0))
+        """Payload bytes of the first pages, from none of them on, each rounded up."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def payload_bytes(self, start: int, stop: int) -> int:
+        """Of pages start..stop, each rounded up."""
+        return self._ends[stop] - self._ends[start]
+
+    def run_bytes(self, pages: int) -> int:
+        """Of a run of the first `pages`."""
+        return run_header_bytes(pages) + self._ends[pages]
+
+    def places(self, offset: int, pages: int) -> list[int]:
+        """Where the payloads of the first `pages` lie in a run of them at `offset` of its unit."""
+        first = offset + run_header_bytes(pages)
+        return [first + end for end in self._ends[:pages]]
+
+    def fit(self, room: int) -> int:
+        """How many of the first pages one run takes in `room` bytes; one page may be larger than a run is otherwise."""
+        most = min(len(self), MAX_RUN_PAGES)
+        most = max(min(most, 1), bisect_right(self._ends, MAX_RUN_BYTES, hi=most + 1) - 1)
+        return bisect_right(range(1, most + 1), room, key=self.run_bytes)
+
+
 def run_bytes(sizes: Sequence[int]) -> int:
     """Bytes that a run of pages of these sizes takes."""
-    return run_header_bytes(len(sizes)) + sum(round_up(size, PAGE) for size in sizes)
+    return RunSizes(sizes).run_bytes(len(sizes))
 
 
 def run_places(offset: int, sizes: Sequence[int]) -> list[int]:
     """Where the payloads of a run at `offset` of its unit lie."""
-    at = offset + run_header_bytes(len(sizes))
-    places = []
-    for size in sizes:
-        places.append(at)
-        at += round_up(size, PAGE)
-    return places
+    return RunSizes(sizes).places(offset, len(sizes))
 
 
 def summary_bytes(pages: int, layouts: int) -> int:

@@ -15,7 +15,7 @@ from kvtier_client.protocol.messages import Reach, Report
 from kvtier_agent.config import NvmeConfig
 from kvtier_agent.control import DeviceSnapshot
 
-from ..aio import Tasks
+from ..aio import Tasks, let_others
 from ..handed import Handed
 from ..log import log
 from ..ports import PoolView, SlotRoom
@@ -328,5 +328,5 @@ class Nvme:
             await self._recovery.stage(pool)
         finally:
             while not pool.index.link(1000):
-                await asyncio.sleep(0)
+                await let_others()
             pool.progress.fire()

@@ -9,27 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
-import numpy as np
 from kvtier_client.protocol.messages import Reach
 
+from ..aio import let_others
 from ..errors import FormatRefused, JobFailed, MoverDied
 from ..log import log
 from ..ports import PoolView
-from ..refs import REF_BYTES, Ref, decode_refs
+from ..refs import REF_BYTES, Ref, decode_refs, hash_in, sizes_in
 from . import jobs
 from .books import Books
 from .devices import Priority
 from .keeper import Keeper
 from .placement import Segment, SegmentState, Spot, Want
-from .segments import MAX_RUN_PAGES, run_bytes, run_header_bytes, run_places
+from .segments import LAYOUT_BYTES, MAX_RUN_PAGES, RunSizes, run_header_bytes
 
 _RUNS_AT_ONCE: Final = 4
 """For each device."""
-_REF_TYPE: Final = np.dtype(
-    [("layout", "V32"), ("hash", "V64"), ("", "V100"), ("size", "<u4"), ("", f"V{REF_BYTES - 200}")]
-)
 
 Written = Segment | None
 """Where a page was written; None: it was not."""
@@ -52,9 +50,17 @@ class _PoolQueue:
         """By identity, in the order in which they came."""
         self.by_tail: dict[int, _Group] = {}
         """By the page that they end with."""
+        self.pages: set[int] = set()
+        """That wait or are being written; such pages are pinned, so that their numbers hold."""
         self.waiters: dict[int, asyncio.Future[Written]] = {}
-        """By page that waits or is being written; such pages are pinned, so that their numbers hold."""
+        """By page of these, for what somebody waits for."""
         self.working = False
+
+    def written(self, page: int) -> asyncio.Future[Written]:
+        """What becomes of one of `pages`."""
+        if page not in self.waiters:
+            self.waiters[page] = asyncio.get_running_loop().create_future()
+        return self.waiters[page]
 
 
 class Writer:
@@ -75,7 +81,7 @@ class Writer:
     def writing(self, pool: PoolView) -> bool:
         """Whether any page of the pool waits or is being written."""
         queue = self._queues.get(pool.uid)
-        return queue is not None and bool(queue.waiters)
+        return queue is not None and bool(queue.pages)
 
     def enqueue(self, pool: PoolView, pages: Sequence[int]) -> int:
         """Write `pages`, chains in order, but for those that are on nvme or on their way already; how many are new."""
@@ -91,18 +97,13 @@ class Writer:
         if not pages:
             return 0
         queue = self._queues.setdefault(pool.uid, _PoolQueue())
-        loop = asyncio.get_running_loop()
-        group: _Group | None = None
-        last = -1
-        for page in pages:
-            if group is None or not pool.index.follows(last, page):
-                group = self._group_for(pool, queue, page)
+        queue.pages.update(pages)
+        for stretch in pool.index.stretches(pages):
+            group = self._group_for(pool, queue, stretch[0])
             if group.pages:
                 queue.by_tail.pop(group.pages[-1], None)
-            group.pages.append(page)
-            queue.by_tail[page] = group
-            queue.waiters[page] = loop.create_future()
-            last = page
+            group.pages.extend(stretch)
+            queue.by_tail[stretch[-1]] = group
         if not queue.working:
             queue.working = True
             self._books.tasks.start("write", self._work(pool, queue))
@@ -124,9 +125,8 @@ class Writer:
         segments: dict[int, Segment] = {}
         waits: list[asyncio.Future[Written]] = []
         for page in pages:
-            wait = queue.waiters.get(page) if queue is not None else None
-            if wait is not None:
-                waits.append(wait)
+            if queue is not None and page in queue.pages:
+                waits.append(queue.written(page))
                 continue
             place = pool.index.place_of(page)
             segment = self._books.segments.get(place[0]) if place is not None else None
@@ -154,7 +154,7 @@ class Writer:
         """Whether all that waits now was written, and all that was written flushed, by `deadline`."""
         queue = self._queues.get(pool.uid)
         loop = asyncio.get_running_loop()
-        waits = list(queue.waiters.values()) if queue is not None else []
+        waits = [queue.written(page) for page in queue.pages] if queue is not None else []
         if waits:
             _, late = await asyncio.wait(waits, timeout=max(0.0, deadline - loop.time()))
             if late:
@@ -175,19 +175,20 @@ class Writer:
                 finally:
                     if not started:
                         self._runs.release()
+                await let_others()
         finally:
             queue.working = False
 
     async def _start_run(self, pool: PoolView, queue: _PoolQueue) -> bool:
         """Place and begin the first group's next run. False: nothing was begun."""
         key, group = next(iter(queue.groups.items()))
-        pages = [group.pages[index] for index in range(min(len(group.pages), MAX_RUN_PAGES))]
-        refs, sizes, hashes = _look(pool, pages)
+        pages = list(islice(group.pages, MAX_RUN_PAGES))
+        refs = pool.index.refs(pages)
         if not self._is_worth_writing(pool, queue, pages[0]):
             self._take_off(queue, key, group, 1)
             self._give_up(pool, queue, pages[:1])
             return False
-        want = Want(sizes, refs[:32], _parent_places(pool, pages, hashes))
+        want = Want(RunSizes(sizes_in(refs)), refs[:LAYOUT_BYTES], _parent_places(pool, pages, refs))
         spot = await self.find_spot(pool, want)
         if key not in queue.groups:  # the pool was purged meanwhile
             return False
@@ -201,9 +202,8 @@ class Writer:
             return False
         taken = self._take_off(queue, key, group, spot.pages)
         serial = self._books.next_serial()
-        places = run_places(spot.offset, sizes[: spot.pages])
-        last = hashes[spot.pages - 1]
-        tails = [place for place, hash_ in zip(places, hashes, strict=False) if hash_ == last]
+        places = want.sizes.places(spot.offset, spot.pages)
+        tails = places[-len(_last_block(refs[: spot.pages * REF_BYTES])) :]
         self._books.space(pool.uid).place(spot, want, self._keeper.budget(pool), tails)
         spot.segment.io += 1
         job = jobs.WriteRun(
@@ -217,14 +217,14 @@ class Writer:
             pool.index.refs(taken),
         )
         self._note_growth(pool, job.refs)
-        self._books.tasks.start("run", self._write(pool, queue, spot, job, taken, sizes[: spot.pages]))
+        self._books.tasks.start("run", self._write(pool, queue, spot, job, taken, places))
         return True
 
     def _note_growth(self, pool: PoolView, refs: bytes) -> None:
         """For the cleaner: chains that grow."""
-        first, last = decode_refs(refs[:REF_BYTES])[0], decode_refs(refs[-REF_BYTES:])[0]
-        keys = frozenset((ref.group, ref.shard) for ref in _last_block(refs, last.hash))
-        self._books.space(pool.uid).grew(first.layout, first.parent, last.hash, keys, len(refs) // REF_BYTES)
+        (first,), last = decode_refs(refs[:REF_BYTES]), _last_block(refs)
+        keys = frozenset((ref.group, ref.shard) for ref in last)
+        self._books.space(pool.uid).grew(first.layout, first.parent, last[0].hash, keys, len(refs) // REF_BYTES)
 
     def _drop_detached(self, pool: PoolView, queue: _PoolQueue, key: int, group: _Group) -> None:
         """Take pages that were deleted out of the queue: a run of now counts as newer than their deletion."""
@@ -286,7 +286,9 @@ class Writer:
             if spot is not None:
                 return spot
             if not self._keeper.fits(pool, device) and space.reserved_bytes:
-                space.lapse_oldest(max(space.reserved_bytes // 4, sum(want.sizes[:MAX_RUN_PAGES])))
+                space.lapse_oldest(
+                    max(space.reserved_bytes // 4, want.sizes.payload_bytes(0, min(len(want.sizes), MAX_RUN_PAGES)))
+                )
                 spot = space.find_reserved(want, budget._replace(free_bytes=0))
                 if spot is not None:
                     return spot
@@ -306,7 +308,7 @@ class Writer:
         spot: Spot,
         job: jobs.WriteRun,
         pages: Sequence[int],
-        sizes: Sequence[int],
+        places: Sequence[int],
     ) -> None:
         """Have the run written; pages that did not get there, for no fault of a device, are queued again."""
         segment = spot.segment
@@ -320,7 +322,7 @@ class Writer:
                 bad = set(result.bad)
                 again = [page for index, page in enumerate(pages) if index < min(bad)]
             else:
-                written = self._written(pool, segment, job.offset, pages, sizes)
+                written = self._written(pool, spot, job.refs, pages, places)
         except MoverDied:
             again = list(pages)
         except (JobFailed, FormatRefused) as error:
@@ -333,18 +335,16 @@ class Writer:
         if again:
             self.enqueue(pool, again)
 
-    def _written(
-        self, pool: PoolView, segment: Segment, offset: int, pages: Sequence[int], sizes: Sequence[int]
-    ) -> Written:
+    def _written(self, pool: PoolView, spot: Spot, refs: bytes, pages: Sequence[int], places: Sequence[int]) -> Written:
+        segment = spot.segment
         if segment.state is SegmentState.GONE:
             return None
-        device = segment.device
-        device.wrote(run_bytes(sizes))
-        segment.mark = device.written_mark
-        segment.runs.append((offset, run_header_bytes(len(pages))))
-        pool.index.written(pages, segment.number, run_places(offset, sizes))
+        segment.device.wrote(spot.run_bytes)
+        segment.mark = segment.device.written_mark
+        segment.runs.append((spot.offset, run_header_bytes(len(pages))))
+        pool.index.written(pages, segment.number, places)
         pool.counters["pages_written_nvme"] += len(pages)
-        pool.counters["bytes_written_nvme"] += sum(sizes)
+        pool.counters["bytes_written_nvme"] += sum(sizes_in(refs))
         return segment
 
     def _give_up(self, pool: PoolView, queue: _PoolQueue, pages: Sequence[int]) -> None:
@@ -353,14 +353,16 @@ class Writer:
     def _finish(self, pool: PoolView, queue: _PoolQueue, pages: Sequence[int], written: Written) -> None:
         if written is None:
             pool.index.not_written(pages)
-        for page in pages:
-            queue.waiters.pop(page).set_result(written)
+        queue.pages.difference_update(pages)
+        if queue.waiters:
+            for page in queue.waiters.keys() & set(pages):
+                queue.waiters.pop(page).set_result(written)
         pool.progress.fire()
 
     def _is_worth_writing(self, pool: PoolView, queue: _PoolQueue, page: int) -> bool:
         """Whether recovery would find the page: not if its parent is neither there nor under way."""
         parent = pool.index.parent_page(page)
-        return parent is None or parent in queue.waiters or pool.index.place_of(parent) is not None
+        return parent is None or parent in queue.pages or pool.index.place_of(parent) is not None
 
     def drop_pool(self, pool: PoolView) -> None:
         """Give up what waits; what is being written is not waited for."""
@@ -371,29 +373,22 @@ class Writer:
             self._give_up(pool, queue, self._take_off(queue, key, group, len(group.pages)))
 
 
-def _last_block(refs: bytes, hash_: bytes) -> list[Ref]:
-    """The references of the last block's pages."""
-    found = []
+def _last_block(refs: bytes) -> list[Ref]:
+    """The references of the last block's pages, from the last one on."""
+    found: list[Ref] = []
     for start in range(len(refs) - REF_BYTES, -1, -REF_BYTES):
         (ref,) = decode_refs(refs[start : start + REF_BYTES])
-        if ref.hash != hash_:
+        if found and ref.hash != found[0].hash:
             break
         found.append(ref)
     return found
 
 
-def _look(pool: PoolView, pages: Sequence[int]) -> tuple[bytes, list[int], list[bytes]]:
-    """Packed references of pages, their sizes and hashes (padded)."""
-    refs = pool.index.refs(pages)
-    table = np.frombuffer(refs, _REF_TYPE)
-    return refs, table["size"].tolist(), [bytes(it) for it in table["hash"]]
-
-
-def _parent_places(pool: PoolView, pages: Sequence[int], hashes: Sequence[bytes]) -> list[tuple[int, int]]:
+def _parent_places(pool: PoolView, pages: Sequence[int], refs: bytes) -> list[tuple[int, int]]:
     """Where the pages lie that the run's first block hangs on."""
     places = []
-    for page, hash_ in zip(pages, hashes, strict=True):
-        if hash_ != hashes[0]:
+    for index, page in enumerate(pages):
+        if hash_in(refs, index) != hash_in(refs, 0):
             break
         parent = pool.index.parent_page(page)
         place = pool.index.place_of(parent) if parent is not None else None

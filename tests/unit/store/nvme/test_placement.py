@@ -20,9 +20,8 @@ from kvtier_agent.store.nvme.placement import (
     Space,
     Spot,
     Want,
-    fit,
 )
-from kvtier_agent.store.nvme.segments import HEADER_BYTES, SegmentId, run_bytes, run_places, summary_bytes
+from kvtier_agent.store.nvme.segments import HEADER_BYTES, RunSizes, SegmentId, run_bytes, run_places, summary_bytes
 
 MIB = 1 << 20
 UNIT = 64 * MIB
@@ -63,7 +62,7 @@ class World:
         spots = []
         while sizes:
             pages = self.chains.setdefault(chain, [])
-            want = Want(sizes, LAYOUT, pages[-1:])
+            want = Want(RunSizes(sizes), LAYOUT, pages[-1:])
             spot = self.space.find_reserved(want, self.budget)
             if spot is None:
                 device = self.space.device_for(want, self.devices)
@@ -100,12 +99,12 @@ class World:
 
 
 def test_run_takes_the_pages_that_fit() -> None:
-    assert fit([PAGE] * 10, run_bytes([PAGE] * 7)) == 7
-    assert fit([PAGE] * 10, run_bytes([PAGE] * 7) - 1) == 6
-    assert fit([PAGE] * 5000, 1 << 40) == 1000
-    assert fit([MIB] * 10, 1 << 40) == 8
-    assert fit([32 * MIB] * 2, 1 << 40) == 1
-    assert fit([MIB], PAGE) == 0
+    assert RunSizes([PAGE] * 10).fit(run_bytes([PAGE] * 7)) == 7
+    assert RunSizes([PAGE] * 10).fit(run_bytes([PAGE] * 7) - 1) == 6
+    assert RunSizes([PAGE] * 5000).fit(1 << 40) == 1000
+    assert RunSizes([MIB] * 10).fit(1 << 40) == 8
+    assert RunSizes([32 * MIB] * 2).fit(1 << 40) == 1
+    assert RunSizes([MIB]).fit(PAGE) == 0
 
 
 def test_chains_that_grow_by_turns_lie_in_few_pieces() -> None:
