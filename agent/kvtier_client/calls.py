@@ -58,7 +58,7 @@ class Call(Generic[Result]):
 
     flow: Callable[[Connection, Deadline], Flow[Result]] | None
     """What it does on a connection; None: there is nothing to do."""
-    nothing: Result
+    nothing: Callable[[], Result]
     """What a failure comes to."""
 
 
@@ -86,7 +86,7 @@ class Calls:
                 raise Failure(PROTOCOL, f"the agent's answer to {len(asked)} blocks makes no sense: {reply}")
             return Found(whole, reply.dram_blocks, reply.offered_blocks)
 
-        return Call(flow if asked else None, Found())
+        return Call(flow if asked else None, Found)
 
     def get(self, layout: bytes, hashes: Sequence[bytes], pages: Sequence[PageId], hold: int) -> Call[Held]:
         """Pages in place."""
@@ -105,7 +105,7 @@ class Calls:
             release = self._releaser(connection, own) if own else None
             return Held(reply.blocks, page_ids, placed, reply.hold_id, release, lambda: self._count(GENERATION))
 
-        return Call(flow if asked else None, Held(pages=page_ids))
+        return Call(flow if asked else None, lambda: Held(pages=page_ids))
 
     def get_into(
         self,
@@ -122,7 +122,7 @@ class Calls:
         if (0, 0) in targets.spans and not any(page.trailing for page in page_ids):
             raise ValueError("only a trailing page may be without a buffer")
         copying = CopyingGet(layout, asked, page_ids, check_hold_id(hold), self._count, targets)
-        return copying, Call(copying.flow if asked else None, None)
+        return copying, Call(copying.flow if asked else None, lambda: None)
 
     def read(
         self, layout: bytes, hashes: Sequence[bytes], visit: Visit, pages: Sequence[PageId], hold: int
@@ -131,7 +131,7 @@ class Calls:
         page_ids = check_pages(pages)
         asked = check_chain(layout, hashes, page_ids)
         visiting = VisitingGet(layout, asked, page_ids, check_hold_id(hold), self._count, visit)
-        return visiting, Call(visiting.flow if asked else None, None)
+        return visiting, Call(visiting.flow if asked else None, lambda: None)
 
     def hold(self, layout: bytes, hashes: Sequence[bytes], pages: Sequence[PageId]) -> Call[Hold]:
         """Pages kept without saying where they are."""
@@ -147,7 +147,7 @@ class Calls:
             release = self._releaser(connection, reply.hold_id) if reply.hold_id else None
             return Hold(reply.blocks, reply.hold_id, reply.hold_ms / 1000, release)
 
-        return Call(flow if asked else None, Hold())
+        return Call(flow if asked else None, Hold)
 
     def release(self, hold: int) -> Call[bool]:
         """A hold that another process of the pod made."""
@@ -157,7 +157,7 @@ class Calls:
             yield from tell(connection, Release(hold))
             return True
 
-        return Call(flow if hold else None, False)
+        return Call(flow if hold else None, lambda: False)
 
     def prefetch(self, layout: bytes, hashes: Sequence[bytes], pages: Sequence[PageId]) -> Call[int]:
         """Blocks brought into DRAM without waiting for them."""
@@ -169,7 +169,7 @@ class Calls:
             reply = yield from ask(connection, request, PrefetchReply)
             return _leading(reply.blocks, len(asked))
 
-        return Call(flow if asked else None, 0)
+        return Call(flow if asked else None, lambda: 0)
 
     def pin(self, layout: bytes, hashes: Sequence[bytes], seconds: int) -> Call[int]:
         """Blocks that stay for a while."""
@@ -181,7 +181,7 @@ class Calls:
             reply = yield from ask(connection, request, PinReply)
             return _leading(reply.blocks, len(asked))
 
-        return Call(flow if asked else None, 0)
+        return Call(flow if asked else None, lambda: 0)
 
     def delete(self, layout: bytes, hashes: Sequence[bytes]) -> Call[bool]:
         """Blocks, and all below them, gone for good."""
@@ -193,7 +193,7 @@ class Calls:
                 yield from ask(connection, Delete(connection.next_request_id(), layout, part), Done)
             return True
 
-        return Call(flow if parts else None, not parts)
+        return Call(flow if parts else None, lambda: not parts)
 
     def report(
         self, layout: bytes, block_tokens: int, prefill_tokens_per_s: float, at_depth: int, bytes_per_token: float
@@ -207,7 +207,7 @@ class Calls:
             yield from tell(connection, message)
             return True
 
-        return Call(flow, False)
+        return Call(flow, lambda: False)
 
     def put(self, layout: bytes, parent: bytes | None, pages: Sequence[Page], reach: Reach, areas: Areas) -> Putting:
         """Pages stored; the result says how to and how far it got."""

@@ -166,7 +166,9 @@ class Client(ClientBase):
         try:
             if putting.lease_bytes:
                 lease = self._lease(putting.lease_bytes, deadline)
-            call = Call(lambda connection, deadline: putting.flow(connection, deadline, workings.stagings, lease), None)
+            call = Call(
+                lambda connection, deadline: putting.flow(connection, deadline, workings.stagings, lease), lambda: None
+            )
             self._attempt(call, deadline)
         except Failure as failure:
             workings.count_failure(failure)
@@ -241,12 +243,12 @@ class Client(ClientBase):
         """The call's outcome, or what it comes to when it fails."""
         deadline = self._options.deadline(deadline_s)
         if call.flow is None:
-            return call.nothing
+            return call.nothing()
         try:
             return self._attempt(call, deadline)
         except Failure as failure:
             self._workings.count_failure(failure)
-            return call.nothing
+            return call.nothing()
 
     def _attempt(self, call: Call[Result], deadline: Deadline) -> Result:
         """The outcome on a connection. Raises Failure."""

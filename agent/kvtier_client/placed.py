@@ -143,19 +143,20 @@ class ChunkTable:
         if self._smallest is None:
             self._smallest = min([chunk.size for chunk in self._by_id.values()], default=0)
         numbers = memoryview(records).cast("Q")
+        few = numbers.tolist() if count <= _FEW else None
         try:
-            chunks = [self._by_id[number] for number in numbers[::_NUMBERS].tolist()]
+            chunks = [self._by_id[number] for number in (few or numbers)[::_NUMBERS]]
         except KeyError:
             raise Failure(PROTOCOL, "the agent named a chunk that it did not send") from None
         placed = PlacedPages(chunks, records)
-        if not (count <= _FEW and _surely_inside(numbers, self._smallest)) and not placed.are_inside():
+        if not (few and _surely_inside(few, self._smallest)) and not placed.are_inside():
             raise Failure(PROTOCOL, "the agent named a place outside its chunk")
         return placed
 
 
-def _surely_inside(numbers: memoryview, chunk_bytes: int) -> bool:
+def _surely_inside(numbers: Sequence[int], chunk_bytes: int) -> bool:
     """Whether the largest of each number, taken together, would lie in a chunk of this size: most answers' do."""
-    offsets, words, sizes = [numbers[at::_NUMBERS].tolist() for at in (1, 2, 4)]
+    offsets, words, sizes = numbers[1::_NUMBERS], numbers[2::_NUMBERS], numbers[4::_NUMBERS]
     return (
         max(offsets) + max(sizes) <= chunk_bytes
         and 0 not in sizes

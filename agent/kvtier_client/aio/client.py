@@ -129,7 +129,9 @@ class AsyncClient(ClientBase):
         try:
             if putting.lease_bytes:
                 lease = await self._lease(putting.lease_bytes, deadline)
-            call = Call(lambda connection, deadline: putting.flow(connection, deadline, workings.stagings, lease), None)
+            call = Call(
+                lambda connection, deadline: putting.flow(connection, deadline, workings.stagings, lease), lambda: None
+            )
             await self._attempt(call, deadline)
         except Failure as failure:
             workings.count_failure(failure)
@@ -192,12 +194,12 @@ class AsyncClient(ClientBase):
         """The call's outcome, or what it comes to when it fails."""
         deadline = self._options.deadline(deadline_s)
         if call.flow is None:
-            return call.nothing
+            return call.nothing()
         try:
             return await self._attempt(call, deadline)
         except Failure as failure:
             self._workings.count_failure(failure)
-            return call.nothing
+            return call.nothing()
 
     async def _attempt(self, call: Call[Result], deadline: Deadline) -> Result:
         """The outcome on a connection. Raises Failure."""
