@@ -55,8 +55,13 @@ class Books:
         return self._serial
 
     def serials_from(self, found: int) -> None:
-        """Go on above all that was found on the devices."""
-        self._serial = max(self._serial, found + _SERIAL_GAP)
+        """Go on above all that was found on the devices.
+
+        That the clock does by itself, unless it was set back: serials rise by less than one in a microsecond. So they
+        are above those on a device that is away, too.
+        """
+        if found >= self._serial:
+            self._serial = found + _SERIAL_GAP
 
     def adopt(self, segment: Segment) -> None:
         """Count a segment."""

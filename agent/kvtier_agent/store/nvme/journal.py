@@ -1,7 +1,7 @@
 """The devices' record logs, written: deletions, expiry and purges, durable before they are acknowledged.
 
 Every device gets every record, so that what was deleted stays so although a device is away meanwhile; one that could
-not take a record gets it before it is used again.
+not take a record, or was not read yet, gets it before it is used again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,25 @@ _WRITE_BYTES: Final = 1 << 20
 class Journal:
     """All devices' logs. Event loop thread only."""
 
-    def __init__(self, oldest: Callable[[], dict[str, int]]) -> None:
+    def __init__(self, devices: Sequence[Device], oldest: Callable[[], dict[str, int]]) -> None:
         """`oldest`: by pool, the lowest serial that lies on any device; pools that have nothing there are left out."""
-        self._oldest = oldest
+        self._devices, self._oldest = devices, oldest
         self.records: list[Record] = []
         """All that count, of all devices."""
         self._logs: dict[str, _DeviceLog] = {}
+        self._counted: set[str] = set()
+        """Devices of which the books know what lies there."""
+        self._for_others: list[Record] = []
+        """What the others have to take."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known of every device what lies there."""
+        return all(it.name in self._counted for it in self._devices)
+
+    def has_purged(self, pool_uid: str) -> bool:
+        """Whether a purge of the pool is recorded."""
+        return any(isinstance(it, Purged) and it.pool == pool_uid for it in self.records)
 
     async def load(self, device: Device) -> list[Record]:
         """Read the device's log; what it says counts from now on. Raises JobFailed."""
@@ -38,44 +51,56 @@ class Journal:
         job = jobs.ReadArea(device.next_id(), cut.records_at, cut.records_bytes)
         last = await device.run(job, Priority.RECORD, lambda part: parts.append(part.data))
         found = Log(b"".join(parts) + last.data)
-        known = self._logs.get(device.name)
-        missed = known.missed if known is not None else []
         fresh = self._logs[device.name] = _DeviceLog(device, found)
-        fresh.missed = list(missed)
-        if known is None:
-            self.records += found.records
+        fresh.missed = list(self._for_others)
+        self.records += found.records + self._for_others
         return found.records
+
+    def unload(self, device: Device) -> None:
+        """What else lies on the device could not be read."""
+        self._logs.pop(device.name, None)
+
+    def counted(self, device: Device) -> None:
+        """The books know now what lies on the device, whose log was read before."""
+        self._counted.add(device.name)
+        if self.is_whole:
+            self._for_others.clear()
 
     async def append(self, records: Sequence[Record]) -> None:
         """Make `records` durable. Raises DeviceError when no device took them: they hold only until a restart."""
         self.records += records
-        outcomes = await asyncio.gather(*(self._append_to(it, records) for it in self._logs.values()))
-        if self._logs and not any(outcomes):
-            raise DeviceError(0, "no device takes records now; what was removed may come back after a restart")
         if len(self.records) > _TIDY_AT:
-            self.records = compact(self.records, self._oldest())
+            self._still_counting()
+        if not self.is_whole:
+            self._for_others = _merged([*self._for_others, *records])
+        outcomes = await asyncio.gather(*(self._append_to(it, records) for it in self._logs.values()))
+        if not any(outcomes):
+            raise DeviceError(0, "no device takes records now; what was removed may come back after a restart")
 
     async def make_up(self, device: Device) -> None:
         """Write what the device missed while it was away. Raises nothing: it is tried again."""
         mine = self._logs.get(device.name)
         if mine is not None and mine.missed and device.health.writable:
-            missed, mine.missed = mine.missed, []
-            await self._append_to(mine, missed)
+            await self._append_to(mine, [])
 
     async def _append_to(self, mine: _DeviceLog, records: Sequence[Record]) -> bool:
+        """Whether the device has taken `records`, and with them all that it missed."""
+        mine.missed = _merged([*mine.missed, *records])
         if not mine.device.health.writable:
-            mine.missed += records
             return False
+        due, mine.missed = mine.missed, []
         try:
-            await mine.append(records, self._still_counting)
+            await mine.append(due, self._still_counting)
         except (JobFailed, FormatRefused) as error:
             log("device.record_failed", device=mine.device.name, error=error)
-            mine.missed += records
+            mine.missed = due + mine.missed
             return False
         return True
 
     def _still_counting(self) -> list[Record]:
-        self.records = compact(self.records, self._oldest())
+        """What cannot be left out: a device that was not read may have anything."""
+        oldest = self._oldest() if self.is_whole else _from_the_first(self.records)
+        self.records = compact(self.records, oldest)
         return self.records
 
 
@@ -138,6 +163,16 @@ class _DeviceLog:
         for start in range(0, len(data), _WRITE_BYTES):
             part = data[start : start + _WRITE_BYTES]
             await self.device.run(jobs.WriteArea(self.device.next_id(), at + start, part), Priority.RECORD)
+
+
+def _merged(records: list[Record]) -> list[Record]:
+    """The same in fewer records, where they are many."""
+    return records if len(records) <= _TIDY_AT else compact(records, _from_the_first(records))
+
+
+def _from_the_first(records: Sequence[Record]) -> dict[str, int]:
+    """For `compact`: pages may lie somewhere from before any record."""
+    return dict.fromkeys((it.pool for it in records), 0)
 
 
 def _coarser(records: Sequence[Record]) -> list[Record]:

@@ -232,6 +232,7 @@ class Keeper:
             await asyncio.sleep(_SEAL_POLL_S)
         if (
             segment.io
+            or not segment.runs  # nothing is known of what lies there: a summary would say that nothing does
             or segment.state is not SegmentState.SEALED
             or segment.sealed_on_media
             or not segment.device.health.writable

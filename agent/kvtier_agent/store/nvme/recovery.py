@@ -75,6 +75,9 @@ class Recovery:
             highest = max(highest, it.sequence)
         if highest:
             self._books.serials_from(highest)
+        for device in self._books.devices:
+            if device.name in self._listed:
+                self._journal.counted(device)
 
     async def _list(self, device: Device) -> list[tuple[Device, jobs.UnitFound]]:
         units: list[jobs.UnitFound] = []
@@ -84,6 +87,7 @@ class Recovery:
             last = await device.run(job, Priority.RECORD, lambda part: units.extend(part.units))
         except (JobFailed, FormatRefused) as error:
             log("device.not_listed", device=device.name, error=error)
+            self._journal.unload(device)
             return []
         units += last.units
         self._listed.add(device.name)

@@ -16,6 +16,7 @@ from kvtier_agent.config import NvmeConfig
 from kvtier_agent.control import DeviceSnapshot
 
 from ..aio import Tasks, let_others
+from ..errors import DeviceError
 from ..handed import Handed
 from ..log import log
 from ..ports import PoolView, SlotRoom
@@ -28,7 +29,7 @@ from .keeper import Keeper
 from .loader import Loader
 from .offers import Offers
 from .placement import Segment, SegmentState
-from .records import Expired, Purged, deleted_records
+from .records import Expired, Purged, Record, deleted_records
 from .recovery import Recovery
 from .writer import Writer
 
@@ -67,7 +68,7 @@ class Nvme:
             for it in config.devices
         ]
         self._books = Books(int(config.capacity), devices, mean_page_bytes)
-        self._journal = Journal(self._books.oldest_serials)
+        self._journal = Journal(devices, self._books.oldest_serials)
         self._keeper = Keeper(self._books)
         self._owing: Counter[str] = Counter()
         """By pool, about how many pages were not written that should have been."""
@@ -168,13 +169,25 @@ class Nvme:
 
     async def deleted(self, pool: PoolView, layout: bytes, hashes: Sequence[bytes]) -> None:
         """Make it durable that these blocks, as written so far, are gone. Raises DeviceError."""
-        if self._books.space(pool.uid).segments:
+        if self._may_have_pages(pool):
             await self._journal.append(deleted_records(pool.uid, layout, hashes, self._books.last_serial))
 
     async def expired(self, pool: PoolView, before: int) -> None:
         """As `deleted`, for all that was stored before this time."""
-        if self._books.space(pool.uid).segments:
-            await self._journal.append([Expired(pool.uid, before, self._books.last_serial)])
+        if self._may_have_pages(pool):
+            await self._append_for_all([Expired(pool.uid, before, self._books.last_serial)])
+
+    def _may_have_pages(self, pool: PoolView) -> bool:
+        """Whether something of the pool lies on a device, as far as one knows before all were read."""
+        return bool(self._books.space(pool.uid).segments) or not self._journal.is_whole
+
+    async def _append_for_all(self, records: Sequence[Record]) -> None:
+        """As the journal's `append`; a device that is missing gets it once it is there. Raises DeviceError."""
+        try:
+            await self._journal.append(records)
+        except DeviceError:
+            if self._journal.is_whole:
+                raise
 
     async def purge(self, pool: PoolView) -> None:
         """Make it durable that all the pool has is gone, and free its units once their I/O ends. Raises DeviceError."""
@@ -186,6 +199,8 @@ class Nvme:
         self._loader.forget(pool)
         space = self._books.space(pool.uid)
         if not space.segments:
+            if not self._journal.is_whole and not self._journal.has_purged(pool.uid):
+                await self._append_for_all([Purged(pool.uid, self._books.last_serial)])
             return
         await self._journal.append([Purged(pool.uid, self._books.last_serial)])
         for segment in list(space.segments.values()):

@@ -6,15 +6,19 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kvtier_agent.store.errors import DeviceError
+from kvtier_agent.store.nvme import jobs
+from kvtier_agent.store.nvme.devices import Device
 from kvtier_agent.store.nvme.health import DeviceState, Limits
 from kvtier_client.protocol.messages import Reach
 
 from dev.faults.device import FaultyFolder
 from dev.faults.filesystems import empty, fill, small_file_system
 from dev.faults.rules import Kind, Rules
-from tests.unit.store.nvme.rig import MIB, Chain, Rig, RigPool
+from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig, RigPool
 
 LIMITS = Limits(late_s=3.0, hung_s=60.0, open_s=60.0, probe_s=5.0)
 
@@ -136,6 +140,138 @@ async def test_device_that_comes_too_late_is_kept_for_the_next_start(arena: Path
         await rig.start()
         pool = await rig.pool()
         assert rig.find(pool, chain) == (10, 0)
+    finally:
+        await rig.kill()
+
+
+async def test_blocks_deleted_while_their_device_is_away_do_not_come_back(arena: Path, tmp_path: Path) -> None:
+    rig = await _one_that_comes_late(arena, tmp_path)
+    try:
+        pool, chain = await rig.pool(), Chain("a")
+        chain.extend(10)
+        await rig.put(pool, Chain("new"), 3)
+        with pytest.raises(DeviceError, match="may come back"):
+            await rig.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+        (tmp_path / "away").rename(tmp_path / "one")
+        await rig.until(lambda: "after a restart" in rig.nvme.devices()[0].message, 60.0)
+        await rig.nvme.deleted(pool, LAYOUT, [bytes(32)])  # durable, and with it what was deleted before
+        await rig.kill()
+        await rig.start()
+        pool = await rig.pool()
+        assert rig.find(pool, chain) == (6, 0)
+    finally:
+        await rig.kill()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_blocks_deleted_while_their_device_is_listed_do_not_come_back(
+    arena: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Before the units were counted nobody knows what lies there, however long that takes."""
+    rig = await _one_that_comes_late(arena, tmp_path)
+    listing = asyncio.Event()
+    run = Device.run
+
+    async def run_late(self: Device, job: Any, *args: Any) -> Any:
+        if isinstance(job, jobs.ListUnits):
+            listing.set()
+            await asyncio.sleep(1.0)
+        return await run(self, job, *args)
+
+    monkeypatch.setattr(Device, "run", run_late)
+    try:
+        pool, chain = await rig.pool(), Chain("a")
+        chain.extend(10)
+        if when == "before":
+            with pytest.raises(DeviceError):
+                await rig.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+        (tmp_path / "away").rename(tmp_path / "one")
+        await asyncio.wait_for(listing.wait(), 60.0)
+        if when == "meanwhile":
+            await rig.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+        await rig.until(lambda: rig.find(pool, chain)[0] > 0, 60.0)
+        assert rig.find(pool, chain)[0] == 6
+        await rig.nvme.deleted(pool, LAYOUT, [bytes(32)])
+        await rig.kill()
+        await rig.start()
+        assert rig.find(await rig.pool(), chain)[0] == 6
+    finally:
+        await rig.kill()
+
+
+async def test_blocks_are_deleted_from_a_device_whose_store_was_restarted_often(arena: Path, tmp_path: Path) -> None:
+    """However many starts there were before: what is given out now is above all that lies on the device."""
+    (tmp_path / "one").mkdir()
+    rig = Rig(arena, [tmp_path / "one"], capacity=64 * MIB, limits=LIMITS)
+    try:
+        for name in ("first", "second", "a"):
+            await rig.start()
+            assert await rig.put(await rig.pool(), Chain(name), 10, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+            await rig.kill()
+        (tmp_path / "one").rename(tmp_path / "away")
+        await rig.start()
+        pool, chain = await rig.pool(), Chain("a")
+        chain.extend(10)
+        with pytest.raises(DeviceError):
+            await rig.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+        (tmp_path / "away").rename(tmp_path / "one")
+        await rig.until(lambda: rig.find(pool, chain)[0] > 0, 60.0)
+        assert rig.find(pool, chain)[0] == 6
+    finally:
+        await rig.kill()
+
+
+async def test_pool_that_was_purged_while_its_device_was_away_is_empty(arena: Path, tmp_path: Path) -> None:
+    rig = await _one_that_comes_late(arena, tmp_path)
+    try:
+        pool, chain = await rig.pool(), Chain("a")
+        chain.extend(10)
+        pool.grant = None
+        await rig.nvme.purge(pool)
+        pool = await rig.pool()
+        (tmp_path / "away").rename(tmp_path / "one")
+        await rig.until(lambda: bool(rig.nvme._books.segments), 60.0)
+        await rig.until(lambda: not rig.nvme._books.segments, 60.0)  # found, and freed
+        assert rig.find(pool, chain) == (0, 0)
+    finally:
+        await rig.kill()
+
+
+async def test_segment_whose_runs_are_not_known_is_not_sealed(rig: Rig) -> None:
+    """As one that was still being read when the store was stopped: its summary would be an empty one."""
+    pool, chain = await rig.pool(), Chain("a")
+    assert await rig.put(pool, chain, 10, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+    (segment,) = rig.nvme._books.segments.values()
+    segment.runs.clear()
+    await rig.nvme.close()
+    await rig.start()
+    assert rig.find(await rig.pool(), chain) == (10, 0)
+
+
+async def test_deletions_are_kept_for_a_device_that_is_away_by_the_other(arena: Path, tmp_path: Path) -> None:
+    devices = [tmp_path / name for name in ("one", "two")]
+    for device in devices:
+        device.mkdir()
+    rig = Rig(arena, devices, capacity=128 * MIB, limits=LIMITS)
+    try:
+        await rig.start()
+        pool, chain = await rig.pool(), Chain("a")
+        assert await rig.put(pool, chain, 10, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+        (segment,) = rig.nvme._books.segments.values()
+        await rig.kill()
+        its_device = Path(segment.device.path)
+        its_device.rename(tmp_path / "away")
+        await rig.start()
+        pool = await rig.pool()
+        assert rig.find(pool, chain) == (0, 0)
+        await rig.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+        rig.nvme._journal._still_counting()  # as when the log is written anew
+        await rig.nvme.deleted(pool, LAYOUT, [bytes(32)])
+        await rig.kill()
+        (tmp_path / "away").rename(its_device)
+        await rig.start()
+        pool = await rig.pool()
+        assert rig.find(pool, chain) == (6, 0)
     finally:
         await rig.kill()
 
