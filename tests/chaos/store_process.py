@@ -28,6 +28,9 @@ READY_DEADLINE_S: Final = 60.0
 POLL_S: Final = 0.05
 DEVICE: Final = "disk"
 """The nvme device's name."""
+SECOND_DEVICE: Final = "disk-2"
+WRITE_BACK_POOL: Final = POOLS[1]
+"""Its pages are written to nvme when a put asks for it; the other pool's as they are stored."""
 KVTIER_STORE: Final = Path(sys.executable).with_name("kvtier-store")
 _ENTER_CGROUP: Final = 'echo $$ > "$0" && exec "$@"'
 
@@ -48,6 +51,14 @@ class StorePlace:
     http_port: int
     raw: Path | None = None
     """The nvme tier's block device; None: it is the folder `media`."""
+    second: Path | None = None
+    """A second device's folder."""
+
+    @property
+    def devices(self) -> list[dict[str, str]]:
+        """The nvme tier's devices, as a TierClass and the store's configuration name them."""
+        paths = {DEVICE: self.raw or self.media} | ({SECOND_DEVICE: self.second} if self.second else {})
+        return [{"name": name, "path": str(path)} for name, path in paths.items()]
 
     @property
     def sockets(self) -> dict[str, Path]:
@@ -68,13 +79,14 @@ class StorePlace:
     def pod_memory_bytes(self) -> int:
         """The memory limit that the operator gives the pod of such a store, arena included."""
         dram = {"capacityPerNode": str(self.dram_bytes)}
-        nvme = {"capacityPerNode": str(self.nvme_bytes), "devices": [{"name": DEVICE, "path": str(self.media)}]}
+        nvme = {"capacityPerNode": str(self.nvme_bytes), "devices": self.devices}
         return store_memory_bytes(Tiers.model_validate({"dram": dram, "nvme": nvme}))
 
     def write_config(self) -> Path:
         """Make the folders and the configuration file."""
-        for folder in (self.arena, self.media, self.scratch):
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self.arena, self.media, self.scratch, self.second):
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
         pools = [
             {
                 "name": f"chaos/{pool}",
@@ -82,15 +94,13 @@ class StorePlace:
                 "dramQuota": str(self.dram_bytes // len(POOLS)),
                 "nvmeQuota": str(self.nvme_bytes // len(POOLS)),
                 "socket": str(self.sockets[pool]),
+                "write": "back" if pool == WRITE_BACK_POOL else "through",
             }
             for uid, pool in self.pool_uids.items()
         ]
         config = {
             "arena": {"path": str(self.arena), "capacity": str(self.dram_bytes)},
-            "nvme": {
-                "capacity": str(self.nvme_bytes),
-                "devices": [{"name": DEVICE, "path": str(self.raw or self.media)}],
-            },
+            "nvme": {"capacity": str(self.nvme_bytes), "devices": self.devices},
             "pools": pools,
             "http": {"port": self.http_port},
             "movers": 2,
