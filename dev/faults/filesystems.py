@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ from typing import Final
 from .mounts import mount_ext4, unmount
 from .place import loop_device
 
+_TORN: Final = (errno.EBADMSG, errno.EUCLEAN)
+"""What mount says of metadata with a wrong checksum, as a superblock that a power cut left half written."""
+_CORRECTED: Final = 1
+"""e2fsck's status after all was mended; above it, something was not."""
 _FILLER: Final = "filler"
 _CHUNK: Final = bytes(1 << 20)
 
@@ -27,9 +32,16 @@ def make_ext4(device: Path) -> None:
 
 @contextmanager
 def mounted(device: Path, folder: Path) -> Iterator[Path]:
-    """The device's ext4, mounted at `folder`. Raises OSError."""
+    """The device's ext4, mounted at `folder`, and repaired before that if a cut has torn it. Raises OSError."""
     folder.mkdir(exist_ok=True)
-    mount_ext4(device, folder)
+    try:
+        mount_ext4(device, folder)
+    except OSError as error:
+        if error.errno not in _TORN:
+            raise
+        if (status := subprocess.run(["e2fsck", "-fy", str(device)], capture_output=True).returncode) > _CORRECTED:
+            raise OSError(error.errno, f"e2fsck of {device} ended with status {status}") from error
+        mount_ext4(device, folder)
     try:
         yield folder
     finally:

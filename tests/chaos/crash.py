@@ -61,10 +61,10 @@ def plan_parts(counts: dict[str, int], seed: int) -> list[Part]:
     return [part for _, part in sorted(ordered, key=lambda it: it[0])]
 
 
-def run_parts(parts: Sequence[Part], at_once: int) -> list[CrashReport]:
-    """Run the parts, so many beside each other, and return their reports.
+def run_parts(parts: Sequence[Part], at_once: int) -> tuple[list[CrashReport], set[int]]:
+    """Run the parts, so many beside each other, and return the reports and exit statuses of all that had begun.
 
-    Raises PartsFailed, PartsUnavailable when all have ended that had begun.
+    After a part that failed no other begins.
     """
     waiting, running = list(reversed(parts)), list[tuple[subprocess.Popen[bytes], Path]]()
     reports, statuses = list[CrashReport](), set[int]()
@@ -86,11 +86,7 @@ def run_parts(parts: Sequence[Part], at_once: int) -> list[CrashReport]:
                 process.terminate()
             for process, _ in running:
                 process.wait()
-    if statuses == {UNAVAILABLE}:
-        raise PartsUnavailable
-    if statuses:
-        raise PartsFailed(f"a part ended with status {', '.join(map(str, sorted(statuses)))}")
-    return reports
+    return reports, statuses
 
 
 def _start(part: Part, report: Path) -> subprocess.Popen[bytes]:
@@ -99,15 +95,19 @@ def _start(part: Part, report: Path) -> subprocess.Popen[bytes]:
 
 
 def crash(counts: dict[str, int], seed: int, at_once: int) -> CrashReport:
-    """All that is asked for, and the report on it, which is written to `.out` too.
+    """All that is asked for, and the report on it, which is written to `.out` too, however far the run came.
 
     Raises PartsFailed, PartsUnavailable.
     """
     begin = time.monotonic()
     OUT.mkdir(exist_ok=True)
-    reports = run_parts(plan_parts(counts, seed), at_once)
+    reports, statuses = run_parts(plan_parts(counts, seed), at_once)
+    if statuses == {UNAVAILABLE}:
+        raise PartsUnavailable
     report = join(seed, reports, round(time.monotonic() - begin, 1))
     (OUT / "crash.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    if statuses:
+        raise PartsFailed(f"a part ended with status {', '.join(map(str, sorted(statuses)))}")
     return report
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 from kvtier_client.protocol.messages import Reach
 
+from dev.faults.filesystems import make_ext4, mounted
+from dev.faults.place import loop_device
 from dev.faults.recording import Recording
 from tests.chaos.cuts import Event, Kind, Recorded
 from tests.chaos.ledger import Ledger
 from tests.chaos.workload import SHAPE_BY_NAME, BlockKey, PageKey, PutPlan, decide_chain
 
 SHAPE = SHAPE_BY_NAME["one/aligned"]
+VOLUME_NAME_AT = 1024 + 0x78
+"""In the superblock of an ext4."""
 
 
 def chain(seed: int, ledger: Ledger, parent: PutPlan | None = None) -> PutPlan:
@@ -82,3 +87,21 @@ def test_last_acknowledged_are_the_blocks_of_the_latest_marks(
     _, _, stored, below = plans
     assert recorded.last_acknowledged(11) == blocks(stored)
     assert recorded.last_acknowledged(25) == blocks(stored, below)
+
+
+def test_file_system_with_a_torn_superblock_is_repaired(place: Path) -> None:
+    image = place / "torn.img"
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    with loop_device(image) as loop:
+        make_ext4(loop)
+        with mounted(loop, place / "torn") as folder:
+            (folder / "kept").write_text("kept")
+        with loop.open("r+b", buffering=0) as device:
+            block = bytearray(device.read(4096))
+            block[VOLUME_NAME_AT] ^= 1
+            device.seek(0)
+            device.write(block)
+            os.fsync(device.fileno())
+        with mounted(loop, place / "torn") as folder:
+            assert (folder / "kept").read_text() == "kept"
