@@ -9,7 +9,7 @@ from tests.clusters import build
 
 ONE_AFTER_THE_OTHER = {
     "tests/cluster": "cluster",
-    "tests/controlplane": "controlplane",
+    "tests/controlplane": "cluster",
     "tests/unit/store/test_huge_pages.py": "cluster",
 }
 """They share a cluster, or what the machine has once."""
