@@ -87,7 +87,7 @@ def run_kills(kills: int, rng: random.Random, report: CrashReport, say: Callable
 
     Raises CgroupUnavailable, StoreFailed when it does not come back, BystanderFailed, TimeoutError.
     """
-    with open_scene(rng, max(LEAST_DRAM_BYTES, kills * DRAM_PER_KILL)) as scene:
+    with open_scene(rng, max(LEAST_DRAM_BYTES, kills * DRAM_PER_KILL), two_devices=True) as scene:
         try:
             _run_rounds(scene, kills, report, say)
         finally:

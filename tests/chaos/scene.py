@@ -236,11 +236,13 @@ def open_scene(
     raw: Path | None = None,
     ledger: Ledger | None = None,
     witness: Witness | None = None,
+    *,
+    two_devices: bool = False,
 ) -> Iterator[Scene]:
     """A scene whose store does not run yet; its memory is limited as the operator would.
 
-    Its nvme tier is the block device `raw`, or the folder `media`, or two folders of its own as two devices, by
-    default of twice the size of its DRAM. `ledger`: what earlier stores
+    Its nvme tier is the block device `raw`, or the folder `media`, or a folder of its own, or two with `two_devices`,
+    by default of twice the size of its DRAM. `ledger`: what earlier stores
     promised of what is there. `witness` hears of all that is acknowledged.
 
     Raises CgroupUnavailable.
@@ -258,7 +260,7 @@ def open_scene(
             nvme_bytes=nvme_bytes or 2 * dram_bytes,
             http_port=free_port(),
             raw=raw,
-            second=None if media or raw else Path(disk) / "media-2",
+            second=Path(disk) / "media-2" if two_devices else None,
         )
         memory = stack.enter_context(PodMemory(Path(shared_memory).name, place.pod_memory_bytes))
         scene = Scene(place, memory, rng, ledger or Ledger(), witness or Nobody())
