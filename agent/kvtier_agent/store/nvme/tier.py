@@ -98,9 +98,9 @@ class Nvme:
 
     async def stage(self, pool: PoolView) -> None:
         """Give the pool's index all that lies on nvme."""
-        self._pools[pool.uid] = pool
         self._unlooked.add(pool.uid)
         await self._recovery.stage(pool)
+        self._pools[pool.uid] = pool  # upkeep begins, which would take what is not staged yet for what comes late
 
     async def close(self) -> None:
         """Seal what is open, flush, end the movers."""
@@ -303,7 +303,7 @@ class Nvme:
                     log("nvme.upkeep_failed", pool=pool.uid, error=repr(error))
 
     async def _keep_up_pool(self, pool: PoolView) -> None:
-        if pool.grant is None:
+        if pool.grant is None or pool.index.linking:
             return
         if not self._recovery.is_whole(pool):
             await self._stage_late(pool)

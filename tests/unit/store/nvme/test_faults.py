@@ -237,6 +237,36 @@ async def test_pool_that_was_purged_while_its_device_was_away_is_empty(arena: Pa
         await rig.kill()
 
 
+async def test_recovery_that_takes_long_is_left_alone_by_upkeep(
+    arena: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for its turn to be read is not what comes late."""
+    (tmp_path / "one").mkdir()
+    rig = Rig(arena, [tmp_path / "one"], capacity=256 * MIB, dram_bytes=128 * MIB, limits=LIMITS)
+    run = Device.run
+    read: list[int] = []
+
+    async def run_late(self: Device, job: Any, *args: Any) -> Any:
+        if isinstance(job, jobs.StageUnit):
+            read.append(job.unit)
+            await asyncio.sleep(1.0)
+        return await run(self, job, *args)
+
+    try:
+        await rig.start()
+        pool, chain = await rig.pool(), Chain("a", MIB)
+        assert await rig.put(pool, chain, 100, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+        units = sorted(it.unit for it in rig.nvme._books.segments.values())
+        assert len(units) > 6
+        await rig.kill()
+        monkeypatch.setattr(Device, "run", run_late)
+        await rig.start()
+        assert rig.find(await rig.pool(), chain) == (100, 0)
+        assert sorted(read) == units  # each once
+    finally:
+        await rig.kill()
+
+
 async def test_segment_whose_runs_are_not_known_is_not_sealed(rig: Rig) -> None:
     """As one that was still being read when the store was stopped: its summary would be an empty one."""
     pool, chain = await rig.pool(), Chain("a")
