@@ -94,18 +94,18 @@ def _start(part: Part, report: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], cwd=REPOSITORY)
 
 
-def crash(counts: dict[str, int], seed: int, at_once: int) -> CrashReport:
-    """All that is asked for, and the report on it, which is written to `.out` too, however far the run came.
+def crash(counts: dict[str, int], seed: int, at_once: int, out: Path) -> CrashReport:
+    """All that is asked for, and the report on it, which is written to `out` too, however far the run came.
 
     Raises PartsFailed, PartsUnavailable.
     """
     begin = time.monotonic()
-    OUT.mkdir(exist_ok=True)
+    out.parent.mkdir(exist_ok=True)
     reports, statuses = run_parts(plan_parts(counts, seed), at_once)
     if statuses == {UNAVAILABLE}:
         raise PartsUnavailable
     report = join(seed, reports, round(time.monotonic() - begin, 1))
-    (OUT / "crash.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    out.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     if statuses:
         raise PartsFailed(f"a part ended with status {', '.join(map(str, sorted(statuses)))}")
     return report
@@ -133,7 +133,7 @@ def main() -> None:
     print(f"seed {seed}", flush=True)
     counts = {"kills": arguments.kills, "cuts": arguments.cuts, "flips": arguments.flips}
     try:
-        report = crash(counts, seed, arguments.at_once)
+        report = crash(counts, seed, arguments.at_once, OUT / "crash.json")
     except (PartsFailed, PartsUnavailable) as error:
         sys.exit(f"crash: {error or 'this machine cannot run it'}")
     faults = find_faults(report, least(counts))

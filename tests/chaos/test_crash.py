@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.chaos.crash import PartsUnavailable, crash, plan_parts
@@ -9,9 +11,9 @@ from tests.chaos.report import Least, find_faults
 
 
 @pytest.mark.timeout(900)
-def test_store_crashed_in_every_way_keeps_its_promises() -> None:
+def test_store_crashed_in_every_way_keeps_its_promises(tmp_path: Path) -> None:
     try:
-        report = crash({"kills": 8, "cuts": 8, "flips": 200}, seed=20, at_once=2)
+        report = crash({"kills": 8, "cuts": 8, "flips": 200}, seed=20, at_once=2, out=tmp_path / "crash.json")
     except PartsUnavailable:
         pytest.skip("this machine has no memory cgroups or no FUSE")
     least = Least(kills=8, kills_with_put_in_flight=4, power_cuts=8, bit_flips=200, drawn=1_000)

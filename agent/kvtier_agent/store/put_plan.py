@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvtier_client.protocol.messages import (
-    HASH_BYTES,
-    LAYOUT_BYTES,
-    MAX_BLOCKS,
-    HashList,
-    PageId,
-    Put,
-    PutPage,
-    RefusalCode,
-)
+from kvtier_client.protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_BLOCKS, HashList, PageId, Put, RefusalCode
 from kvtier_client.protocol.places import place_count
 
-from .arena_format import MAX_PAGE_BYTES, PAGE
+from .arena_format import MAX_PAGE_BYTES, PAGE, round_up
 from .errors import Refusal
 
 if TYPE_CHECKING:
@@ -81,25 +72,21 @@ def check_put(put: Put, staging_bytes: int) -> PutPlan:
     keys = [_checked_key(page) for page in dict.fromkeys(it.page for it in put.pages)]
     parents = _parents(put.parent, pages)
     for it in put.pages:
-        if not (0 < it.size <= MAX_PAGE_BYTES and 0 <= it.offset <= staging_bytes - it.size):
-            _refuse_place(it, staging_bytes)
+        if not 0 < it.size <= MAX_PAGE_BYTES:
+            raise Refusal(RefusalCode.LIMIT, f"a page of {it.size} bytes; 1 to {MAX_PAGE_BYTES} are taken")
+        if it.offset < 0 or it.offset + it.size > staging_bytes:
+            raise Refusal(
+                RefusalCode.BAD_STAGING,
+                f"a page at {it.offset} of {it.size} bytes lies outside the staging of {staging_bytes}",
+            )
     return PutPlan(pages, parents, [it.offset for it in put.pages], keys)
-
-
-def _refuse_place(page: PutPage, staging_bytes: int) -> NoReturn:
-    if not 0 < page.size <= MAX_PAGE_BYTES:
-        raise Refusal(RefusalCode.LIMIT, f"a page of {page.size} bytes; 1 to {MAX_PAGE_BYTES} are taken")
-    raise Refusal(
-        RefusalCode.BAD_STAGING,
-        f"a page at {page.offset} of {page.size} bytes lies outside the staging of {staging_bytes}",
-    )
 
 
 def batches(plan: PutPlan, start: int, max_bytes: int, max_pages: int) -> Iterator[tuple[int, int]]:
     """Ranges of pages from `start` on, each of one class, of at most so many bytes and pages, but of at least one."""
     first, size, class_bytes = start, 0, 0
     for index in range(start, len(plan.pages)):
-        slot_bytes = -(-plan.pages[index][4] // PAGE) * PAGE
+        slot_bytes = round_up(plan.pages[index][4], PAGE)
         if index > first and (slot_bytes != class_bytes or size + slot_bytes > max_bytes or index - first == max_pages):
             yield first, index
             first, size = index, 0

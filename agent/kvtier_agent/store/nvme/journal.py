@@ -43,7 +43,7 @@ class Journal:
         """Whether a purge of the pool is recorded."""
         return any(isinstance(it, Purged) and it.pool == pool_uid for it in self.records)
 
-    async def load(self, device: Device) -> list[Record]:
+    async def load(self, device: Device) -> None:
         """Read the device's log; what it says counts from now on. Raises JobFailed."""
         cut = device.superblock
         assert cut is not None
@@ -54,7 +54,6 @@ class Journal:
         fresh = self._logs[device.name] = _DeviceLog(device, found)
         fresh.missed = list(self._for_others)
         self.records += found.records + self._for_others
-        return found.records
 
     def unload(self, device: Device) -> None:
         """What else lies on the device could not be read."""

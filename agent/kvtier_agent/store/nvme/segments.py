@@ -107,7 +107,7 @@ class RunSizes:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = sizes
-        self._ends = list(accumulate([-(-size // PAGE) * PAGE for size in sizes], initial=0))
+        self._ends = list(accumulate([round_up(size, PAGE) for size in sizes], initial=0))
         """Payload bytes of the first pages, from none of them on, each rounded up."""
 
     def __len__(self) -> int:

@@ -203,8 +203,9 @@ class Writer:
         taken = self._take_off(queue, key, group, spot.pages)
         serial = self._books.next_serial()
         places = want.sizes.places(spot.offset, spot.pages)
-        tails = places[-len(_last_block(refs[: spot.pages * REF_BYTES])) :]
-        self._books.space(pool.uid).place(spot, want, self._keeper.budget(pool), tails)
+        run_refs = refs[: spot.pages * REF_BYTES]
+        last = _last_block(run_refs)
+        self._books.space(pool.uid).place(spot, want, self._keeper.budget(pool), places[-len(last) :])
         spot.segment.io += 1
         job = jobs.WriteRun(
             spot.segment.device.next_id(),
@@ -216,13 +217,13 @@ class Writer:
             serial,
             pool.index.refs(taken),
         )
-        self._note_growth(pool, job.refs)
+        self._note_growth(pool, run_refs, last)
         self._books.tasks.start("run", self._write(pool, queue, spot, job, taken, places))
         return True
 
-    def _note_growth(self, pool: PoolView, refs: bytes) -> None:
-        """For the cleaner: chains that grow."""
-        (first,), last = decode_refs(refs[:REF_BYTES]), _last_block(refs)
+    def _note_growth(self, pool: PoolView, refs: bytes, last: Sequence[Ref]) -> None:
+        """For the cleaner: chains that grow. `last`: the run's last block."""
+        (first,) = decode_refs(refs[:REF_BYTES])
         keys = frozenset((ref.group, ref.shard) for ref in last)
         self._books.space(pool.uid).grew(first.layout, first.parent, last[0].hash, keys, len(refs) // REF_BYTES)
 

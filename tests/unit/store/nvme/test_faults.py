@@ -33,6 +33,34 @@ async def rig(arena: Path, device: FaultyFolder) -> AsyncIterator[Rig]:
     await made.kill()
 
 
+@pytest.fixture
+async def late(arena: Path, tmp_path: Path) -> AsyncIterator[Rig]:
+    """A store whose device is `away`, with a chain `a` of ten blocks on it, until it is renamed to `one`."""
+    (tmp_path / "one").mkdir()
+    rig = Rig(arena, [tmp_path / "one"], capacity=64 * MIB, limits=LIMITS)
+    await rig.start()
+    assert await rig.put(await rig.pool(), Chain("a"), 10, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+    await rig.kill()
+    (tmp_path / "one").rename(tmp_path / "away")
+    assert await rig.start() == set()
+    yield rig
+    await rig.kill()
+
+
+def _delay(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[Any]:
+    """Hold jobs of a kind back for a second each; those that came so far."""
+    run, came = Device.run, list[Any]()
+
+    async def run_late(self: Device, job: Any, *args: Any) -> Any:
+        if isinstance(job, kind):
+            came.append(job)
+            await asyncio.sleep(1.0)
+        return await run(self, job, *args)
+
+    monkeypatch.setattr(Device, "run", run_late)
+    return came
+
+
 def _state(rig: Rig) -> DeviceState:
     return rig.nvme._books.devices[0].health.state
 
@@ -114,89 +142,64 @@ async def test_failing_device_leaves_the_other_one_at_work(arena: Path, device: 
         await rig.kill()
 
 
-async def test_device_that_comes_late_brings_what_lies_on_it(arena: Path, tmp_path: Path) -> None:
-    rig = await _one_that_comes_late(arena, tmp_path)
-    try:
-        pool, chain = await rig.pool(), Chain("a")
-        chain.extend(10)
-        assert rig.find(pool, chain) == (0, 0)
-        (tmp_path / "away").rename(tmp_path / "one")
-        await rig.until(lambda: rig.find(pool, chain)[0] == 10, 60.0)
-        pool.index.check()
-        assert await rig.get(pool, chain) == 10
-    finally:
-        await rig.kill()
+async def test_device_that_comes_late_brings_what_lies_on_it(late: Rig, tmp_path: Path) -> None:
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    assert late.find(pool, chain) == (0, 0)
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(lambda: late.find(pool, chain)[0] == 10, 60.0)
+    pool.index.check()
+    assert await late.get(pool, chain) == 10
 
 
-async def test_device_that_comes_too_late_is_kept_for_the_next_start(arena: Path, tmp_path: Path) -> None:
-    rig = await _one_that_comes_late(arena, tmp_path)
-    try:
-        pool, chain = await rig.pool(), Chain("a")
-        chain.extend(10)
-        await rig.put(pool, Chain("new"), 3)
-        (tmp_path / "away").rename(tmp_path / "one")
-        await rig.until(lambda: "after a restart" in rig.nvme.devices()[0].message, 60.0)
-        await rig.kill()
-        await rig.start()
-        pool = await rig.pool()
-        assert rig.find(pool, chain) == (10, 0)
-    finally:
-        await rig.kill()
+async def test_device_that_comes_too_late_is_kept_for_the_next_start(late: Rig, tmp_path: Path) -> None:
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    await late.put(pool, Chain("new"), 3)
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(lambda: "after a restart" in late.nvme.devices()[0].message, 60.0)
+    await late.kill()
+    await late.start()
+    pool = await late.pool()
+    assert late.find(pool, chain) == (10, 0)
 
 
-async def test_blocks_deleted_while_their_device_is_away_do_not_come_back(arena: Path, tmp_path: Path) -> None:
-    rig = await _one_that_comes_late(arena, tmp_path)
-    try:
-        pool, chain = await rig.pool(), Chain("a")
-        chain.extend(10)
-        await rig.put(pool, Chain("new"), 3)
-        with pytest.raises(DeviceError, match="may come back"):
-            await rig.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
-        (tmp_path / "away").rename(tmp_path / "one")
-        await rig.until(lambda: "after a restart" in rig.nvme.devices()[0].message, 60.0)
-        await rig.nvme.deleted(pool, LAYOUT, [bytes(32)])  # durable, and with it what was deleted before
-        await rig.kill()
-        await rig.start()
-        pool = await rig.pool()
-        assert rig.find(pool, chain) == (6, 0)
-    finally:
-        await rig.kill()
+async def test_blocks_deleted_while_their_device_is_away_do_not_come_back(late: Rig, tmp_path: Path) -> None:
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    await late.put(pool, Chain("new"), 3)
+    with pytest.raises(DeviceError, match="may come back"):
+        await late.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(lambda: "after a restart" in late.nvme.devices()[0].message, 60.0)
+    await late.nvme.deleted(pool, LAYOUT, [bytes(32)])  # durable, and with it what was deleted before
+    await late.kill()
+    await late.start()
+    pool = await late.pool()
+    assert late.find(pool, chain) == (6, 0)
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 async def test_blocks_deleted_while_their_device_is_listed_do_not_come_back(
-    arena: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+    late: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Before the units were counted nobody knows what lies there, however long that takes."""
-    rig = await _one_that_comes_late(arena, tmp_path)
-    listing = asyncio.Event()
-    run = Device.run
-
-    async def run_late(self: Device, job: Any, *args: Any) -> Any:
-        if isinstance(job, jobs.ListUnits):
-            listing.set()
-            await asyncio.sleep(1.0)
-        return await run(self, job, *args)
-
-    monkeypatch.setattr(Device, "run", run_late)
-    try:
-        pool, chain = await rig.pool(), Chain("a")
-        chain.extend(10)
-        if when == "before":
-            with pytest.raises(DeviceError):
-                await rig.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
-        (tmp_path / "away").rename(tmp_path / "one")
-        await asyncio.wait_for(listing.wait(), 60.0)
-        if when == "meanwhile":
-            await rig.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
-        await rig.until(lambda: rig.find(pool, chain)[0] > 0, 60.0)
-        assert rig.find(pool, chain)[0] == 6
-        await rig.nvme.deleted(pool, LAYOUT, [bytes(32)])
-        await rig.kill()
-        await rig.start()
-        assert rig.find(await rig.pool(), chain)[0] == 6
-    finally:
-        await rig.kill()
+    listings = _delay(monkeypatch, jobs.ListUnits)
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    if when == "before":
+        with pytest.raises(DeviceError):
+            await late.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(lambda: bool(listings), 60.0)
+    if when == "meanwhile":
+        await late.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+    await late.until(lambda: late.find(pool, chain)[0] > 0, 60.0)
+    assert late.find(pool, chain)[0] == 6
+    await late.nvme.deleted(pool, LAYOUT, [bytes(32)])
+    await late.kill()
+    await late.start()
+    assert late.find(await late.pool(), chain)[0] == 6
 
 
 async def test_blocks_are_deleted_from_a_device_whose_store_was_restarted_often(arena: Path, tmp_path: Path) -> None:
@@ -221,20 +224,16 @@ async def test_blocks_are_deleted_from_a_device_whose_store_was_restarted_often(
         await rig.kill()
 
 
-async def test_pool_that_was_purged_while_its_device_was_away_is_empty(arena: Path, tmp_path: Path) -> None:
-    rig = await _one_that_comes_late(arena, tmp_path)
-    try:
-        pool, chain = await rig.pool(), Chain("a")
-        chain.extend(10)
-        pool.grant = None
-        await rig.nvme.purge(pool)
-        pool = await rig.pool()
-        (tmp_path / "away").rename(tmp_path / "one")
-        await rig.until(lambda: bool(rig.nvme._books.segments), 60.0)
-        await rig.until(lambda: not rig.nvme._books.segments, 60.0)  # found, and freed
-        assert rig.find(pool, chain) == (0, 0)
-    finally:
-        await rig.kill()
+async def test_pool_that_was_purged_while_its_device_was_away_is_empty(late: Rig, tmp_path: Path) -> None:
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    pool.grant = None
+    await late.nvme.purge(pool)
+    pool = await late.pool()
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(lambda: bool(late.nvme._books.segments), 60.0)
+    await late.until(lambda: not late.nvme._books.segments, 60.0)  # found, and freed
+    assert late.find(pool, chain) == (0, 0)
 
 
 async def test_recovery_that_takes_long_is_left_alone_by_upkeep(
@@ -243,15 +242,6 @@ async def test_recovery_that_takes_long_is_left_alone_by_upkeep(
     """What waits for its turn to be read is not what comes late."""
     (tmp_path / "one").mkdir()
     rig = Rig(arena, [tmp_path / "one"], capacity=256 * MIB, dram_bytes=128 * MIB, limits=LIMITS)
-    run = Device.run
-    read: list[int] = []
-
-    async def run_late(self: Device, job: Any, *args: Any) -> Any:
-        if isinstance(job, jobs.StageUnit):
-            read.append(job.unit)
-            await asyncio.sleep(1.0)
-        return await run(self, job, *args)
-
     try:
         await rig.start()
         pool, chain = await rig.pool(), Chain("a", MIB)
@@ -259,10 +249,10 @@ async def test_recovery_that_takes_long_is_left_alone_by_upkeep(
         units = sorted(it.unit for it in rig.nvme._books.segments.values())
         assert len(units) > 6
         await rig.kill()
-        monkeypatch.setattr(Device, "run", run_late)
+        read = _delay(monkeypatch, jobs.StageUnit)
         await rig.start()
         assert rig.find(await rig.pool(), chain) == (100, 0)
-        assert sorted(read) == units  # each once
+        assert sorted(it.unit for it in read) == units  # each once
     finally:
         await rig.kill()
 
@@ -304,18 +294,6 @@ async def test_deletions_are_kept_for_a_device_that_is_away_by_the_other(arena: 
         assert rig.find(pool, chain) == (6, 0)
     finally:
         await rig.kill()
-
-
-async def _one_that_comes_late(arena: Path, tmp_path: Path) -> Rig:
-    """A store whose device is away, with a chain `a` of ten blocks on it."""
-    (tmp_path / "one").mkdir()
-    rig = Rig(arena, [tmp_path / "one"], capacity=64 * MIB, limits=LIMITS)
-    await rig.start()
-    assert await rig.put(await rig.pool(), Chain("a"), 10, Reach.FLUSHED, 60.0) is Reach.FLUSHED
-    await rig.kill()
-    (tmp_path / "one").rename(tmp_path / "away")
-    assert await rig.start() == set()
-    return rig
 
 
 async def test_full_file_system_bounds_the_units_until_there_is_room(arena: Path, place: Path) -> None:
