@@ -201,8 +201,12 @@ class Index:
     # recovery: stage all that was found, then link in slices
     def stage_slots(self, chunk: int, records: bytes) -> None:
         """Packed PageRefs of committed slots; the field of the nvme segment is the slot's last use (unix seconds)."""
-    def stage_entries(self, segment: int, entries: bytes, layouts: bytes) -> None:
-        """Packed media entries (segments.py) and the table of layouts, 32 bytes each."""
+    def stage_deleted(self, layout: bytes, prints: bytes, cutoffs: bytes) -> None:
+        """Before any entries: blocks that were deleted, by the first 16 bytes of their hashes, and of each the serial
+        (8 bytes) up to which what was written of it, and of all blocks below it, is gone."""
+    def stage_entries(self, segment: int, entries: bytes, layouts: bytes) -> int:
+        """Packed media entries (segments.py) and the table of layouts, 32 bytes each. How many of them are not of
+        deleted blocks; what lies below one goes when all is linked."""
     def link(self, limit: int) -> bool:
         """Work on up to `limit` staged pages; True: done. Orphans' slots are free afterwards; a newer nvme copy (higher
         segment number) wins."""

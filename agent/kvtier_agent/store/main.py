@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
 import uvloop
 
 from kvtier_agent.config import ConfigError, StoreConfig, load_config
 
+from .anew import VARIABLE, Anew, parse_count
 from .errors import StoreError
 from .log import log
 from .service import Service
+
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
@@ -30,19 +36,26 @@ def main() -> int:
         log("config.refused", error=error)
         return 2
     _raise_descriptor_limit()
+    anew = Anew(parse_count(os.environ.get(VARIABLE, "")), time.monotonic())
     try:
-        uvloop.run(_run(config, path))
+        if uvloop.run(_run(config, path, anew)):
+            os.environ[VARIABLE] = str(anew.count(time.monotonic()))
+            os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - no shell is wanted
     except (StoreError, OSError) as error:
         log("store.failed", error=error)
         return 1
     return 0
 
 
-async def _run(config: StoreConfig, path: Path) -> None:
+async def _run(config: StoreConfig, path: Path, anew: Anew) -> bool:
+    """Whether the store is to start anew. A signal that comes after that is left to the next one."""
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await Service(config, path).run(stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    again = await Service(config, path, anew).run(stop)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    return again and not stop.is_set()
 
 
 def _raise_descriptor_limit() -> None:

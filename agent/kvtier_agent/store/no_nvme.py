@@ -95,6 +95,10 @@ class NoNvme:
         """Nothing."""
         return {}
 
+    def waits_for_start(self) -> bool:
+        """Nothing comes late."""
+        return False
+
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """There are none."""
         return ()

@@ -129,5 +129,8 @@ class NvmeTier(Protocol):
     def found(self) -> dict[str, int]:
         """Segments that were read back since the start, as `Snapshot.adoption` names them."""
 
+    def waits_for_start(self) -> bool:
+        """Whether something came too late to be read in, and all is there now that was found before."""
+
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """Each device, in the configuration's order."""

@@ -16,6 +16,7 @@ from kvtier_agent.config import PoolConfig, StoreConfig
 from kvtier_agent.control import SetPools, Snapshot
 
 from .aio import Tasks
+from .anew import Anew
 from .attendant import ATTENDANT, Attendant
 from .handed import Handed
 from .locks import FileLock
@@ -36,7 +37,9 @@ _BACKLOG: Final = 128
 class Service:
     """One store process. Event loop thread only."""
 
-    def __init__(self, config: StoreConfig, config_path: Path, attendant: Sequence[str] = ATTENDANT) -> None:
+    def __init__(
+        self, config: StoreConfig, config_path: Path, anew: Anew, attendant: Sequence[str] = ATTENDANT
+    ) -> None:
         self._config = config
         self._server = Server()
         self._attendant = Attendant(config_path, self._set_pools, attendant)
@@ -50,14 +53,19 @@ class Service:
         self._tasks = Tasks()
         self._latest = set_pools_of(config) if config.pools else None
         self._changed = asyncio.Event()
+        self._anew = anew
+        self._again = asyncio.Event()
         self._generation = 0
         self._served = self._drained = False
         self._began = time.monotonic()
         self._took_s: float | None = None
         """From then on until every pool was served for the first time."""
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`. Raises FormatRefused, LockHeld, JobFailed, OSError when it cannot start."""
+    async def run(self, stop: asyncio.Event) -> bool:
+        """Serve until `stop`, or until a fresh process is to go on (True).
+
+        Raises FormatRefused, LockHeld, JobFailed, OSError when it cannot start.
+        """
         stay_prompt()
         self._tasks.start("attendant", self._attendant.run())
         self._tasks.start("snapshots", self._send_snapshots())
@@ -68,31 +76,38 @@ class Service:
             self._server.listen(pool.socket, sock, Identity(None, pool.uid))
         arena = Path(self._config.arena.path)
         lock = FileLock(arena / "store.lock")
-        stopped = asyncio.ensure_future(stop.wait())
+        stopped, starting = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._again.wait())
         try:
             if self._config.node_socket is None:
                 arena.mkdir(parents=True, exist_ok=True)  # in a cluster it is there only once its mount is
             if not await _finished(acquire_lock(lock, _LOCK_WAIT_S), stopped):
-                return
+                return False
             if not await _finished(settle_arena(arena, _LOCK_WAIT_S), stopped):
-                return
+                return False
             self._store = store = Store(self._config, self._handed)
             if await _finished(store.start(self._server.chunk_added, self._server.chunk_gone), stopped):
                 self._server.store = store
                 self._tasks.start("pools", self._apply_pools())
                 self._tasks.start("upkeep", self._keep_up())
                 log("store.serving", arena=self._config.arena.path, movers=self._config.movers)
-                await asyncio.wait((stopped, store.failed), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((stopped, store.failed, starting), return_when=asyncio.FIRST_COMPLETED)
                 if store.failed.done():
                     store.failed.result()
+            return self._again.is_set()
         finally:
+            starting.cancel()
             await self._end()
             lock.release()
 
     async def _end(self) -> None:
-        """Take no more requests, flush what is written, end the other processes."""
+        """Take no more requests, flush what is written, end the other processes.
+
+        Who starts anew does not write back first: DRAM stays as it is, and clients wait.
+        """
         self._server.close()
-        if self._store is not None:
+        if self._again.is_set():
+            log("store.starting_anew")
+        elif self._store is not None:
             flushed = await self._store.flush(asyncio.get_running_loop().time() + _FLUSH_S)
             log("store.stopping", flushed=flushed)
         await self._tasks.cancel()
@@ -146,6 +161,8 @@ class Service:
             await asyncio.sleep(_UPKEEP_S)
             self._server.shed()
             await self._store.keep_up()
+            if self._anew.is_due(self._store.waits_for_start(), time.monotonic()):
+                self._again.set()
             tidy()
 
     async def _send_snapshots(self) -> None:

@@ -241,6 +241,10 @@ class Store:
         """The nvme devices, in the configuration's order."""
         return self._nvme.devices()
 
+    def waits_for_start(self) -> bool:
+        """Whether something waits that only a start reads in, which would lose sight of nothing."""
+        return self.is_recovered() and not self._purges and self._nvme.waits_for_start()
+
     def fail(self, error: BaseException) -> None:
         """End the store with this error."""
         if not self.failed.done():

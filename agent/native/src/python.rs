@@ -557,7 +557,12 @@ impl PyIndex {
         Ok(self.tidy().stage_slots(chunk.0, records)?)
     }
 
-    fn stage_entries(&mut self, segment: Number<u32>, entries: &[u8], layouts: &[u8]) -> PyResult<()> {
+    fn stage_deleted(&mut self, layout: &[u8], prints: &[u8], cutoffs: &[u8]) -> PyResult<()> {
+        let layout = crate::keys::fingerprint(layout)?;
+        Ok(self.tidy().stage_deleted(&layout, prints, cutoffs)?)
+    }
+
+    fn stage_entries(&mut self, segment: Number<u32>, entries: &[u8], layouts: &[u8]) -> PyResult<usize> {
         Ok(self.tidy().stage_entries(segment.0, entries, layouts)?)
     }
 

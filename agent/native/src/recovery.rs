@@ -1,8 +1,10 @@
 //! Recovery: what was found in slots and segments becomes the tree again.
 //!
 //! Staging enters every page at once, in any order, its parent's node being made where it was not found yet. Linking then
-//! goes down from the roots in slices: a page whose parent's page was not found is an orphan and goes. At last the policy
-//! is told of what lies in DRAM, coldest first.
+//! goes down from the roots in slices: a page whose parent's page was not found is an orphan and goes, and so does a copy
+//! on nvme that was written before an ancestor was deleted. At last the policy is told of what lies in DRAM, coldest first.
+
+use std::collections::HashMap;
 
 use crate::column::NONE;
 use crate::error::{Result, value};
@@ -14,6 +16,8 @@ use crate::tree::{Birth, UNKNOWN, is_node};
 
 /// A packed media entry.
 pub const ENTRY_BYTES: usize = 200;
+/// Of a hash: what names a deleted block.
+const PRINT_BYTES: usize = 16;
 /// Uses are put in order by so many steps of time.
 const STEPS: usize = 1 << 16;
 
@@ -55,6 +59,12 @@ pub struct Recovery {
     /// Every node plus one (0: none yet), coldest first, children before parents of the same step.
     sorted: Vec<u32>,
     chunks: Vec<u16>,
+    /// By block, the highest serial of what was deleted with it.
+    deleted: HashMap<([u8; LAYOUT_BYTES], [u8; PRINT_BYTES]), u64>,
+    /// By page, that of its copy on nvme, if anything was deleted.
+    serials: Vec<u64>,
+    /// By node, the highest cutoff of it and all above it; left out if there is none.
+    cutoffs: HashMap<u32, u64>,
     pub orphans: u64,
 }
 
@@ -66,11 +76,25 @@ impl Recovery {
 
     pub fn heap_bytes(&self) -> usize {
         let lists = [&self.stack, &self.order, &self.uses, &self.starts, &self.sorted];
-        lists.iter().map(|list| list.capacity() * 4).sum()
+        let by_four: usize = lists.iter().map(|list| list.capacity() * 4).sum();
+        by_four + self.serials.capacity() * 8 + self.deleted.capacity() * 57 + self.cutoffs.capacity() * 17
     }
 
     fn next(&mut self, phase: Phase) {
         (self.phase, self.cursor) = (phase, 0);
+    }
+
+    /// Up to which serial something written of the block was deleted with it.
+    fn cutoff_of(&self, layout: &[u8; LAYOUT_BYTES], hash: &[u8]) -> Option<u64> {
+        let mut print = [0; PRINT_BYTES];
+        let bytes = hash.len().min(PRINT_BYTES);
+        print[..bytes].copy_from_slice(&hash[..bytes]);
+        self.deleted.get(&(*layout, print)).copied()
+    }
+
+    /// Of the page's copy on nvme; what was entered before anything was said to be deleted counts as newest.
+    fn serial_of(&self, page: u32) -> u64 {
+        self.serials.get(page as usize).copied().unwrap_or(u64::MAX)
     }
 
     fn step_of(&self, seconds: u32) -> usize {
@@ -135,8 +159,23 @@ impl Index {
         true
     }
 
-    /// Enter the pages of a segment. `layouts`: those that the entries number.
-    pub fn stage_entries(&mut self, segment: u32, entries: &[u8], layouts: &[u8]) -> Result<()> {
+    /// What was deleted, before the segments are entered: first bytes of hashes, each with a serial that what was written
+    /// of the block, or of any below it, does not outlive.
+    pub fn stage_deleted(&mut self, layout: &[u8; LAYOUT_BYTES], prints: &[u8], cutoffs: &[u8]) -> Result<()> {
+        self.check_staging()?;
+        if prints.len() % PRINT_BYTES != 0 || cutoffs.len() % 8 != 0 || prints.len() / PRINT_BYTES != cutoffs.len() / 8
+        {
+            return value(format!("{} bytes of prints do not go with {} of serials", prints.len(), cutoffs.len()));
+        }
+        for (print, cutoff) in prints.chunks_exact(PRINT_BYTES).zip(cutoffs.chunks_exact(8)) {
+            let known = self.recovery.deleted.entry((*layout, print.try_into().expect("16 bytes"))).or_default();
+            *known = u64_at(cutoff, 0).max(*known);
+        }
+        Ok(())
+    }
+
+    /// Enter the pages of a segment. `layouts`: those that the entries number. How many were not deleted themselves.
+    pub fn stage_entries(&mut self, segment: u32, entries: &[u8], layouts: &[u8]) -> Result<usize> {
         self.check_staging()?;
         if entries.len() % ENTRY_BYTES != 0 || layouts.len() % LAYOUT_BYTES != 0 {
             return value(format!(
@@ -146,27 +185,44 @@ impl Index {
             ));
         }
         self.recovery.staged = true;
+        let mut left = 0;
         for entry in entries.chunks_exact(ENTRY_BYTES) {
-            let offset = u32_at(entry, 168);
+            let (serial, offset) = (u64_at(entry, 160), u32_at(entry, 168));
             let found = found_in_entry(entry, layouts);
-            let is_staged = found.is_some_and(|found| self.stage_entry(&found, segment, offset));
+            let cutoff = found.as_ref().and_then(|found| self.recovery.cutoff_of(found.layout, found.hash));
+            if cutoff.is_some_and(|cutoff| serial <= cutoff) {
+                continue;
+            }
+            left += 1;
+            let is_staged = found.is_some_and(|found| self.stage_entry(&found, segment, offset, serial));
             self.recovery.orphans += u64::from(!is_staged);
         }
-        Ok(())
+        Ok(left)
     }
 
-    fn stage_entry(&mut self, found: &Found, segment: u32, offset: u32) -> bool {
+    fn stage_entry(&mut self, found: &Found, segment: u32, offset: u32, serial: u64) -> bool {
         let Some(page) = self.stage(found, 0) else {
             return false;
         };
         let it = &self.pages[page];
-        let is_older = it.is_on_nvme() && self.segments.get(it.segment).number > segment;
+        let has_serials = !self.recovery.deleted.is_empty();
+        let is_older = it.is_on_nvme()
+            && if has_serials {
+                self.recovery.serial_of(page) > serial
+            } else {
+                self.segments.get(it.segment).number > segment
+            };
         let is_other = it.is_resident() && it.digest != found.digest;
         if is_older || is_other {
             return true;
         }
         self.enter_nvme(page, segment, offset);
         self.pages[page].digest.copy_from_slice(found.digest);
+        if has_serials {
+            let serials = &mut self.recovery.serials;
+            serials.resize(serials.len().max(page as usize + 1), 0);
+            serials[page as usize] = serial;
+        }
         true
     }
 
@@ -327,8 +383,13 @@ impl Index {
         let above = self.tree.nodes[node].parent;
         let has_full = self.tree.layouts.get(self.tree.nodes[node].layout).has_full();
         let pages: Vec<u32> = self.pages_of(node).filter(|&page| !self.pages[page].is(MARKED)).collect();
-        let (trailing, full): (Vec<u32>, Vec<u32>) =
+        let (mut trailing, mut full): (Vec<u32>, Vec<u32>) =
             pages.into_iter().partition(|&page| self.keys.is_trailing(self.pages[page].key));
+        let is_full = !full.is_empty();
+        if let Some(cutoff) = self.pass_cutoff_down(node) {
+            trailing.retain(|&page| self.outlives(page, cutoff));
+            full.retain(|&page| self.outlives(page, cutoff));
+        }
         let mut kept = 0;
         for &page in &full {
             let parent = if is_node(above) { self.page_of(above, self.pages[page].key) } else { None };
@@ -341,7 +402,7 @@ impl Index {
             kept += 1;
         }
         let is_placed = !has_full || above == NONE || is_node(above) && self.has_marked(above);
-        if is_placed && (kept > 0 || full.is_empty()) {
+        if is_placed && (kept > 0 || !is_full) {
             for &page in &trailing {
                 self.pages[page].set(MARKED);
             }
@@ -352,6 +413,29 @@ impl Index {
             self.tree.set_birth(node, oldest.unwrap_or(0), depth);
         }
         self.tree.age(node);
+    }
+
+    /// Up to which serial what was written of the node was deleted, with it or with one above it.
+    fn pass_cutoff_down(&mut self, node: u32) -> Option<u64> {
+        if self.recovery.deleted.is_empty() {
+            return None;
+        }
+        let own = self.recovery.cutoff_of(self.tree.fingerprint(node), &self.tree.hash(node));
+        let cutoff = own.max(self.recovery.cutoffs.get(&self.tree.nodes[node].parent).copied())?;
+        self.recovery.cutoffs.insert(node, cutoff);
+        Some(cutoff)
+    }
+
+    /// Whether the page lies somewhere else than in a copy on nvme that was deleted; if so, that copy is forgotten.
+    fn outlives(&mut self, page: u32, cutoff: u64) -> bool {
+        if !self.pages[page].is_on_nvme() || self.recovery.serial_of(page) > cutoff {
+            return true;
+        }
+        if !self.pages[page].has_slot() {
+            return false;
+        }
+        self.segments.leave(&mut self.pages, page);
+        true
     }
 
     fn has_marked(&self, node: u32) -> bool {
@@ -436,6 +520,10 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
 }
 
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
@@ -492,6 +580,27 @@ mod tests {
         link(&mut index, 1000);
         index.check();
         assert_eq!((index.recovery.orphans, index.blocks, index.tree.nodes.live()), (39, 60, 60));
+    }
+
+    #[test]
+    fn what_was_written_below_a_deleted_block_is_gone_and_what_is_newer_is_not() {
+        let mut index = Index::new("lru").unwrap();
+        let written = |block: u32, serial: u64| {
+            let mut packed = entry(block, block.checked_sub(1));
+            packed[160..168].copy_from_slice(&serial.to_le_bytes());
+            packed
+        };
+        index.stage_deleted(&LAYOUT, &hash(1)[..16], &20u64.to_le_bytes()).unwrap();
+        let old: Vec<u8> = (0..6).flat_map(|block| written(block, 10)).collect();
+        let new: Vec<u8> = (1..4).flat_map(|block| written(block, 21)).collect();
+        assert_eq!(index.stage_entries(4, &new, &LAYOUT), Ok(3));
+        assert_eq!(index.stage_entries(3, &old, &LAYOUT), Ok(5));
+        link(&mut index, 1000);
+        index.check();
+        let hashes: Vec<Vec<u8>> = (0..6).map(hash).collect();
+        let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
+        assert_eq!(index.find(&LAYOUT, &hashes, &[KEY]), Ok((4, 0)));
+        assert_eq!((index.recovery.orphans, index.segments.pages), (2, 4));
     }
 
     #[test]

@@ -35,12 +35,13 @@ def entry(
     stored_at: int = 1000,
     layout: int = 0,
     digest: bytes | None = None,
+    serial: int = 0,
 ) -> bytes:
     above = hash_of(parent) if parent else b""
     hash_ = hash_of(name)
     return ENTRY.pack(
-        hash_, above, digest or digest_of(hash_, key), b"c" * 16, 0, offset >> 12, size, stored_at, key[0], key[2], 3,
-        layout, key[1], len(hash_), len(above),
+        hash_, above, digest or digest_of(hash_, key), b"c" * 16, serial, offset >> 12, size, stored_at, key[0], key[2],
+        3, layout, key[1], len(hash_), len(above),
     )  # fmt: skip
 
 
@@ -207,12 +208,86 @@ def test_trailing_page_beside_full_ones_goes_with_them() -> None:
     assert (new.index.orphans, new.index.blocks) == (2, 1)
 
 
+def stage_deleted(index: Index, cutoffs: dict[str, int], layout: bytes = LAYOUT) -> None:
+    """These blocks were deleted, each as far as it was written up to a serial."""
+    prints = b"".join(hash_of(name)[:16] for name in cutoffs)
+    index.stage_deleted(layout, prints, struct.pack(f"<{len(cutoffs)}Q", *cutoffs.values()))
+
+
+def chain(names: str, serial: int) -> bytes:
+    """Entries of a chain from its root."""
+    above = [None, *names]
+    return b"".join(entry(name, above[at], at << 12, serial=serial) for at, name in enumerate(names))
+
+
+def test_blocks_that_were_deleted_go_with_all_below_them() -> None:
+    new = Pool(4)
+    stage_deleted(new.index, {"b": 10})
+    assert new.index.stage_entries(7, chain("abcd", 10), LAYOUT) == 3
+    link(new.index)
+    new.index.check()
+    assert (new.find("abcd"), new.index.nvme_pages, new.index.orphans) == ((1, 0), 1, 2)
+
+
+@pytest.mark.parametrize("newer_first", [True, False])
+def test_blocks_stored_again_bring_nothing_back_that_was_deleted_below_them(newer_first: bool) -> None:
+    new = Pool(4)
+    stage_deleted(new.index, {"a": 5})
+    stage_deleted(new.index, {"a": 10})
+    older, newer = chain("abcd", 10), chain("ab", 11)
+    new.index.stage_entries(7, newer if newer_first else older, LAYOUT)
+    new.index.stage_entries(8, older if newer_first else newer, LAYOUT)
+    link(new.index)
+    new.index.check()
+    assert (new.find("abcd"), new.index.nvme_pages) == ((2, 0), 2)
+
+
+def test_deletion_in_another_layout_takes_nothing() -> None:
+    new = Pool(4)
+    stage_deleted(new.index, {"a": 10}, b"M" * 32)
+    assert new.index.stage_entries(7, chain("abcd", 10), LAYOUT) == 4
+    link(new.index)
+    assert new.find("abcd") == (4, 0)
+
+
+def test_deleted_copy_on_nvme_leaves_the_page_in_dram() -> None:
+    pool = Pool(32)
+    pool.store("abc")
+    new = Pool(0)
+    new.add_chunk(1, 32, generations=bytes(8 * 32))
+    stage_deleted(new.index, {"a": 10})
+    new.index.stage_entries(7, chain("abcd", 10) + entry("a", None, 1 << 20, serial=11), LAYOUT)
+    new.index.stage_slots(1, b"".join(encode_ref(ref) for ref in pool.refs([pool.page(name) or 0 for name in "abc"])))
+    link(new.index)
+    new.index.check()
+    assert (new.find("abcd"), new.index.dram_pages, new.index.nvme_pages) == ((3, 3), 3, 1)
+
+
+def test_deleted_trailing_pages_do_not_come_back() -> None:
+    new = Pool(4)
+    stage_deleted(new.index, {"c": 10})
+    staged = [entry("d", "c", 0, TAIL, serial=10), entry("c", "b", 4096, TAIL, serial=10)]
+    staged += [entry("x", "b", 8192, TAIL, serial=10), entry("e", "d", 12288, TAIL, serial=11)]
+    new.index.stage_entries(7, b"".join(staged), LAYOUT)
+    link(new.index)
+    new.index.check()
+    assert (new.index.nvme_pages, new.index.orphans) == (2, 1)
+
+
+def test_deletions_of_a_wrong_shape_are_refused() -> None:
+    for prints, cutoffs in ((b"p" * 15, bytes(8)), (b"p" * 16, bytes(7)), (b"p" * 32, bytes(8))):
+        with pytest.raises(ValueError, match="do not go with"):
+            Index("lru").stage_deleted(LAYOUT, prints, cutoffs)
+
+
 def test_nothing_is_staged_once_linking_has_begun() -> None:
     new = Pool(4)
     new.index.stage_entries(7, entry("a", None, 0), LAYOUT)
     assert not new.index.link(1)
     with pytest.raises(ValueError, match="linking has begun"):
         new.index.stage_entries(7, entry("b", "a", 0), LAYOUT)
+    with pytest.raises(ValueError, match="linking has begun"):
+        stage_deleted(new.index, {"a": 1})
     link(new.index)
     assert new.store("b", parent="a") != []
 

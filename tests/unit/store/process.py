@@ -55,6 +55,7 @@ class StoreProcess:
         } | config
         if "nodeSocket" not in self.config and "pools" not in self.config:
             self.config["pools"] = [self.pool_config()]
+        self.program: tuple[str, ...] = sys.executable, str(HERE / "run_store.py")
         self.attendant: tuple[str, ...] = NO_ATTENDANT
         self.process: subprocess.Popen[bytes] | None = None
         self.log = folder / "log"
@@ -73,13 +74,13 @@ class StoreProcess:
         path = self.folder / "config.yaml"
         path.write_text(yaml.safe_dump(self.config))
         with self.log.open("ab") as log:
-            command = [sys.executable, str(HERE / "run_store.py"), str(path), *self.attendant]
+            command = [*self.program, str(path), *self.attendant]
             self.process = subprocess.Popen(command, stderr=log)
 
     def start(self) -> StoreProcess:
         """Start it and wait until it serves."""
         self.spawn()
-        wait_for("the store serves", self._serves)
+        wait_for("the store serves", self.serves)
         return self
 
     def connect(self) -> RawClient:
@@ -139,7 +140,8 @@ class StoreProcess:
     def chunks(self, pool: str = POOL) -> list[Path]:
         return sorted((self.arena / pool).glob("*.chunk"))
 
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
+        """Whether a client is let in."""
         assert self.process is not None
         assert self.process.poll() is None, self.log_text()
         if not self.socket.exists():

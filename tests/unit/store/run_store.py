@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import time
 from pathlib import Path
 
 import uvloop
 from kvtier_agent.config import load_config
+from kvtier_agent.store.anew import Anew
 from kvtier_agent.store.errors import StoreError
 from kvtier_agent.store.log import log
 from kvtier_agent.store.service import Service
@@ -17,7 +19,7 @@ from kvtier_agent.store.service import Service
 async def run(path: Path, attendant: list[str]) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await Service(load_config(path), path, attendant).run(stop)
+    await Service(load_config(path), path, Anew(0, time.monotonic()), attendant).run(stop)
 
 
 if __name__ == "__main__":

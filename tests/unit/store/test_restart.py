@@ -139,7 +139,7 @@ def test_second_store_on_an_arena_waits_for_the_first_and_then_serves(store: Sto
     first.send_signal(signal.SIGTERM)
     assert first.wait(WAIT_S) == 0
     store.socket = tmp_path / "second.sock"
-    wait_for("the second store serves", store._serves)
+    wait_for("the second store serves", store.serves)
 
 
 def test_store_waits_for_a_killed_stores_mover_that_still_runs(store: StoreProcess) -> None:
@@ -150,7 +150,7 @@ def test_store_waits_for_a_killed_stores_mover_that_still_runs(store: StoreProce
     store.spawn()
     wait_for("the successor waits", lambda: "event=lock.waiting" in store.log_text())
     os.close(lock)
-    wait_for("the successor serves", store._serves)
+    wait_for("the successor serves", store.serves)
 
 
 def test_smaller_arena_gives_chunks_back_and_serves_the_rest(store: StoreProcess) -> None:

@@ -115,7 +115,6 @@ class Device:
         """Runs written so far; `flushed_mark`: of these, flushed."""
         self.flushed_mark = 0
         self._flushing: asyncio.Task[bool] | None = None
-        self.on_opened: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start the mover; it opens the device, or waits until it is handed over."""
@@ -366,7 +365,6 @@ class Device:
         log("device.opened", device=self.name, path=self.path, direct=self.direct, units=opened.units)
         if known:
             self.free_listed(range(units_before, self.units))
-        self.on_opened()
 
     def _now(self) -> float:
         return time.monotonic()  # the loop's own goes by whole milliseconds

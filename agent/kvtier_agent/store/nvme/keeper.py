@@ -71,22 +71,31 @@ class Keeper:
     async def make_segment(self, pool: PoolView, device: Device) -> Segment | None:
         """A new open segment on the device; None: there is no room, or it failed."""
         async with self._making:
-            full = device.health.state is DeviceState.FULL
             if not self.fits(pool, device):  # so that no unit is spared for what is merely kept free in it
                 self._books.space(pool.uid).shrink_to(self.budget(pool).reserve_bytes)
+            full = device.health.state is DeviceState.FULL
             while full or not self.fits(pool, device):
-                if await self.compact(pool, device):
-                    continue
-                await let_others()
-                victim = await self._next_victim(pool, device if full or device.free_units <= 1 else None)
-                if victim is None:
-                    return None
-                await let_others()
-                await self.rescue(pool, victim)
-                if not self.is_idle(pool, victim) or not await self.free(pool, victim):
+                only = device if full or device.free_units <= 1 else None
+                if not await self.compact(pool, device) and not await self._make_room(pool, device, only):
                     return None
                 full = False
             return await self._make(pool, device)
+
+    async def _make_room(self, pool: PoolView, device: Device, only: Device | None) -> bool:
+        """Free the unit that is worth least, on device `only` if given. False: there is none, or it was not freed."""
+        for _ in range(_VICTIM_POLLS):
+            await let_others()
+            victim = await self._next_victim(pool, only)
+            if victim is None:
+                return False
+            await let_others()
+            await self.rescue(pool, victim)
+            if self.is_idle(pool, victim):
+                return await self.free(pool, victim)
+            await asyncio.sleep(_SEAL_POLL_S)  # the cleaner is at it as well
+            if self.fits(pool, device):
+                return True
+        return False
 
     async def _make(self, pool: PoolView, device: Device) -> Segment | None:
         self._limit_open(pool, device)

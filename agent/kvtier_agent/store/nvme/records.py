@@ -7,7 +7,7 @@ is the log. Pure: bytes in, values out. `journal` writes them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -177,34 +177,18 @@ def _pack(pool: str, layout: bytes, known: dict[bytes, int]) -> list[Record]:
 
 
 class Filter:
-    """Which entries of one pool the records leave."""
+    """Which entries of one pool its purges and its age leave; deletions are the index's (`stage_deleted`)."""
 
     def __init__(self, pool: str, records: Iterable[Record], expired_before: int = 0) -> None:
         """`expired_before`: what the pool's TTL says now, unix seconds."""
         mine = [it for it in records if it.pool == pool]
         self._purged = max((it.cutoff for it in mine if isinstance(it, Purged)), default=0)
         self._expired = [it for it in mine if isinstance(it, Expired)]
-        self._deleted = [it for it in mine if isinstance(it, Deleted)]
         self._before = expired_before
 
-    def keep(self, entries: Entries, layouts: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-        """Of each entry, whether it counts; `layouts` is the table that the entries' numbers point into."""
+    def keep(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Of each entry, whether it counts."""
         keep = np.asarray((entries["serial"] > self._purged) & (entries["stored_at"] >= self._before))
         for it in self._expired:
             keep &= (entries["serial"] > it.cutoff) | (entries["stored_at"] >= it.before)
-        for record in self._deleted:
-            if record.layout in layouts:
-                keep[self._dead(record, entries, layouts.index(record.layout))] = False
         return keep
-
-    def _dead(self, record: Deleted, entries: Entries, layout: int) -> list[int]:
-        """Narrowed down by the first 8 bytes at once, then compared one by one."""
-        starts = np.ascontiguousarray(entries["hash"]).view("<u8").reshape(len(entries), 8)[:, 0]
-        wanted = np.frombuffer(record.prints, "<u8").reshape(-1, PRINT_BYTES // 8)[:, 0]
-        near = np.isin(starts, wanted) & (entries["serial"] <= record.cutoff) & (entries["layout"] == layout)
-        cutoffs = record.cutoff_of()
-        return [
-            int(index)
-            for index in np.flatnonzero(near)
-            if int(entries["serial"][index]) <= cutoffs.get(bytes(entries["hash"][index])[:PRINT_BYTES], -1)
-        ]

@@ -18,14 +18,18 @@ from .devices import Device, Priority
 from .journal import Journal
 from .keeper import Keeper
 from .placement import Segment, SegmentState
-from .records import Filter
-from .scan import layouts_of
+from .records import Deleted, Filter
 from .segments import ENTRY_TYPE, SegmentId
 
 _STAGE_S: Final = 120.0
 """A segment that was not read by then is looked at again later."""
+_RETRY_S: Final = 60.0
+"""Between tries at a segment that cannot be read, at most."""
 _AT_ONCE: Final = 6
 """Segments of one pool that are read at once on each device."""
+
+_UNREAD: Final = "some of it could not be read; look at the kernel's log; the next start of the store tries it again"
+_LATE: Final = "some of it came after its pools were in use; the store starts itself anew to read it in"
 
 
 class _Contents:
@@ -44,7 +48,12 @@ class Recovery:
         self._books, self._journal, self._keeper = books, journal, keeper
         self._listed: set[str] = set()
         self._put_off: set[int] = set()
-        """Segments that are left for the next start."""
+        """Segments that are left for a start."""
+        self._failed: set[int] = set()
+        """Segments that could not be read although their device was there."""
+        self._attempts: Counter[int] = Counter()
+        self._due: dict[int, float] = {}
+        """When to try a segment again that was not read."""
         self.found: Counter[str] = Counter(segments_sealed=0, segments_scanned=0)
         """Segments that were read back, by how."""
 
@@ -56,12 +65,14 @@ class Recovery:
         return {it.id.pool_uid for it in self._books.segments.values()}
 
     async def list_late(self, device: Device) -> set[str]:
-        """As list_devices, of one that opened later."""
-        if device.name in self._listed:
-            return set()
+        """As list_devices, of one that was not listed then; nothing, where that fails again."""
         found = await self._list(device)
         self._count(found)
         return {segment.pool for _, segment in found}
+
+    def is_listed(self, device: Device) -> bool:
+        """Whether it is known what lies on the device."""
+        return device.name in self._listed
 
     def _count(self, found: list[tuple[Device, jobs.UnitFound]]) -> None:
         """Older segments get lower numbers, so that of two copies of a page the index takes the newer."""
@@ -100,10 +111,13 @@ class Recovery:
         started = time.monotonic()
         ttl_s = pool.grant.ttl_s if pool.grant is not None else 0
         chosen = Filter(pool.uid, self._journal.records, int(time.time()) - ttl_s if ttl_s else 0)
+        for it in self._journal.records:
+            if isinstance(it, Deleted) and it.pool == pool.uid:
+                pool.index.stage_deleted(it.layout, it.prints, it.cutoffs)
         segments = [
             it
             for it in self._books.space(pool.uid).segments.values()
-            if not it.staged and not it.io and it.device.health.readable
+            if not it.staged and not it.io and it.device.health.readable and self._is_due(it)
         ]
         turn = asyncio.Semaphore(_AT_ONCE * max(1, len(self._books.devices)))
 
@@ -134,6 +148,9 @@ class Recovery:
         if not contents.complete or first is None:
             contents.given_up = True
             segment.staged = False
+            self._attempts[segment.number] += 1
+            pause_s = min(2.0 ** min(self._attempts[segment.number], 16), _RETRY_S)
+            self._due[segment.number] = time.monotonic() + pause_s
             log("segment.not_read", device=segment.device.name, unit=segment.unit)
             return 0
         self.found["segments_sealed" if first.sealed else "segments_scanned"] += 1
@@ -157,31 +174,41 @@ class Recovery:
                 return
             contents.first = contents.first or part
             entries = np.frombuffer(part.entries, ENTRY_TYPE)
-            keep = chosen.keep(entries, layouts_of(part.layouts))
+            keep = chosen.keep(entries)
             kept = entries[keep] if not keep.all() else entries
             if len(kept):
-                contents.pages += len(kept)
-                pool.index.stage_entries(segment.number, kept.tobytes(), part.layouts)
+                contents.pages += pool.index.stage_entries(segment.number, kept.tobytes(), part.layouts)
 
         try:
             take(await device.run(jobs.StageUnit(device.next_id(), segment.unit, *segment.id), Priority.STAGE, take))
             contents.complete = True
         except (JobFailed, FormatRefused) as error:
             log("segment.not_read", device=device.name, unit=segment.unit, error=error)
+            if device.health.readable:
+                self._failed.add(segment.number)
         finally:
             segment.io -= 1
 
     def put_off(self, pool: PoolView) -> None:
-        """What is left of the pool waits for the next start, untouched; its devices say so."""
+        """What is left of the pool waits for a start, untouched; its devices say so."""
         for segment in self._books.space(pool.uid).segments.values():
             if not segment.staged and segment.number not in self._put_off:
                 self._put_off.add(segment.number)
-                segment.device.note = (
-                    "some of it was not readable when its pools were recovered, and is used after a restart"
-                )
+                segment.device.note = _UNREAD if segment.number in self._failed else _LATE
                 log("segment.put_off", pool=pool.uid, device=segment.device.name, unit=segment.unit)
 
+    def waits_for_start(self) -> bool:
+        """Whether a start would read in what came late, and find every device that was found before."""
+        late = any(number in self._books.segments for number in self._put_off - self._failed)
+        return late and all(it.health.readable for it in self._books.devices if it.name in self._listed)
+
     def is_whole(self, pool: PoolView) -> bool:
-        """Whether nothing of the pool is left for later, but on devices that are not read now."""
-        segments = self._books.space(pool.uid).segments.values()
-        return all(it.staged or it.io or it.number in self._put_off or not it.device.health.readable for it in segments)
+        """Whether there is nothing of the pool that can be read in now."""
+        return not any(
+            not it.staged and not it.io and it.number not in self._put_off and it.device.health.readable
+            for it in self._books.space(pool.uid).segments.values()
+            if self._is_due(it)
+        )
+
+    def _is_due(self, segment: Segment) -> bool:
+        return time.monotonic() >= self._due.get(segment.number, 0.0)

@@ -11,7 +11,6 @@ from .blocks import aligned, buffer, read_all, write_all
 from .device import OpenDevice
 from .segments import (
     HEADER_BYTES,
-    LAYOUT_BYTES,
     Run,
     SegmentId,
     candidate_runs,
@@ -124,11 +123,6 @@ def seal(device: OpenDevice, unit: int, segment: SegmentId, runs: Sequence[tuple
     offset, summary = encode_summary(segment, tables, unit_bytes, end)
     write_all(device.fd, [aligned(summary)], start + offset)
     return len(runs) - len(tables)
-
-
-def layouts_of(table: bytes) -> list[bytes]:
-    """A packed table of layouts, by number."""
-    return [table[at : at + LAYOUT_BYTES] for at in range(0, len(table), LAYOUT_BYTES)]
 
 
 def split_entries(entries: bytes, part_bytes: int, entry_bytes: int) -> list[bytes]:

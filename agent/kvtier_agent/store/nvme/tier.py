@@ -36,6 +36,8 @@ from .writer import Writer
 _RAW: Final = "/dev/"
 _TICK_S: Final = 0.1
 _UPKEEP_S: Final = 0.5
+_LIST_S: Final = 60.0
+"""Between tries to list a device that opens, and cannot be listed, at most."""
 _WRITE_BACK_PAGES: Final = 500
 _PURGE_POLL_S: Final = 0.02
 _CLOSE_S: Final = 15.0
@@ -81,17 +83,18 @@ class Nvme:
         self._offers = Offers(self._books)
         self._pools: dict[str, PoolView] = {}
         self._upkeep = Tasks()
-        self._closing = self._listed = False
+        self._closing = False
         self._doomed: list[tuple[PoolView, Segment]] = []
         """Segments of purged pools on devices that took no writes then."""
 
     async def open(self) -> set[str]:
         """Start the devices; the pools that have something on them."""
         for device in self._books.devices:
-            device.on_opened = lambda device=device: self._on_opened(device)  # type: ignore[misc]
             device.start()
         found = await self._recovery.list_devices()
-        self._listed = True
+        for device in self._books.devices:
+            if not self._recovery.is_listed(device):
+                self._upkeep.start("late device", self._list_late(device))
         self._upkeep.start("devices", self._tick())
         self._upkeep.start("nvme upkeep", self._keep_up())
         return found
@@ -246,6 +249,10 @@ class Nvme:
         """Segments that were read back since the start, by how."""
         return dict(self._recovery.found)
 
+    def waits_for_start(self) -> bool:
+        """Whether something came too late to be read in, and all is there now that was found before."""
+        return self._recovery.waits_for_start()
+
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """Each device, in the configuration's order."""
         return tuple(it.snapshot(len(it.segments) * it.unit_bytes) for it in self._books.devices)
@@ -318,22 +325,20 @@ class Nvme:
             if segment.io == 0 and segment.device.health.writable and await self._keeper.free(pool, segment):
                 self._doomed.remove((pool, segment))
 
-    def _on_opened(self, device: Device) -> None:
-        if self._listed and not self._closing:
-            self._upkeep.start("late device", self._list_late(device))
-
     async def _list_late(self, device: Device) -> None:
-        """A device that opened after the start: what lies on it joins the pools that are served."""
-        uids = await self._recovery.list_late(device)
-        for uid in uids:
-            pool = self._pools.get(uid)
-            if pool is None:
-                log("device.unclaimed_pool", device=device.name, pool=uid)
+        """Wait for a device that was not listed at the start: what lies on it joins the pools that are served."""
+        pause_s = _UPKEEP_S
+        while not self._recovery.is_listed(device):
+            await asyncio.sleep(pause_s)
+            if device.health.readable:
+                pause_s = min(2 * pause_s, _LIST_S)
+                for uid in await self._recovery.list_late(device) - self._pools.keys():
+                    log("device.unclaimed_pool", device=device.name, pool=uid)
 
     async def _stage_late(self, pool: PoolView) -> None:
         """What could not be read when the pool was recovered joins it, as long as nothing else is in it.
 
-        An index that is in use takes no more from recovery: what is there later is used from the next start on.
+        An index that is in use takes no more from recovery: that waits for a start.
         """
         if pool.index.blocks or pool.index.slots_in_use:
             self._recovery.put_off(pool)

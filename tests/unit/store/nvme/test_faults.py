@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kvtier_agent.store.errors import DeviceError
+from kvtier_agent.store.errors import DeviceError, JobFailed
 from kvtier_agent.store.nvme import jobs
 from kvtier_agent.store.nvme.devices import Device
 from kvtier_agent.store.nvme.health import DeviceState, Limits
@@ -59,6 +60,10 @@ def _delay(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[Any]:
 
     monkeypatch.setattr(Device, "run", run_late)
     return came
+
+
+def _in(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
 
 
 def _state(rig: Rig) -> DeviceState:
@@ -156,12 +161,75 @@ async def test_device_that_comes_too_late_is_kept_for_the_next_start(late: Rig, 
     pool, chain = await late.pool(), Chain("a")
     chain.extend(10)
     await late.put(pool, Chain("new"), 3)
+    assert not late.nvme.waits_for_start()
     (tmp_path / "away").rename(tmp_path / "one")
-    await late.until(lambda: "after a restart" in late.nvme.devices()[0].message, 60.0)
+    await late.until(lambda: "starts itself anew" in late.nvme.devices()[0].message, 60.0)
+    assert late.nvme.waits_for_start()
+    late.nvme._books.devices[0].health.gone("taken out", time.monotonic())  # a start would lose sight of it
+    assert not late.nvme.waits_for_start()
     await late.kill()
     await late.start()
     pool = await late.pool()
     assert late.find(pool, chain) == (10, 0)
+    assert not late.nvme.waits_for_start()
+
+
+async def test_segment_that_cannot_be_read_is_no_reason_to_start_anew(
+    late: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again, ever more seldom, and then left alone once the pool is in use."""
+    run, tries = Device.run, list[float]()
+
+    async def fail(self: Device, job: Any, *args: Any) -> Any:
+        if isinstance(job, jobs.StageUnit):
+            tries.append(time.monotonic())
+            raise JobFailed("a bad spot")
+        return await run(self, job, *args)
+
+    monkeypatch.setattr(Device, "run", fail)
+    pool = await late.pool()
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(lambda: len(tries) == 2, 60.0)
+    assert tries[1] - tries[0] >= 2.0
+    await late.put(pool, Chain("new"), 3)
+    await late.until(lambda: "could not be read" in late.nvme.devices()[0].message, 60.0)
+    assert not late.nvme.waits_for_start()
+
+
+async def test_device_that_cannot_be_listed_is_tried_again(
+    late: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, listings = Device.run, list[Any]()
+
+    async def fail_once(self: Device, job: Any, *args: Any) -> Any:
+        if isinstance(job, jobs.ListUnits):
+            listings.append(job)
+            if len(listings) == 1:
+                raise JobFailed("not now")
+        return await run(self, job, *args)
+
+    monkeypatch.setattr(Device, "run", fail_once)
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(lambda: late.find(pool, chain)[0] == 10, 60.0)
+    assert len(listings) == 2
+
+
+async def test_root_stored_again_brings_nothing_back_from_a_device_that_was_away(late: Rig, tmp_path: Path) -> None:
+    """What lay below it there was in no index when the root was deleted."""
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    with pytest.raises(DeviceError, match="may come back"):
+        await late.nvme.deleted(pool, LAYOUT, chain.hashes[:1])
+    again = Chain("a")
+    await late.put(pool, again, 1)
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(late.nvme.waits_for_start, 60.0)
+    assert await late.nvme.settle(pool, late._pages(pool, again), Reach.FLUSHED, _in(30.0)) is Reach.FLUSHED
+    await late.kill()
+    await late.start()
+    assert late.find(await late.pool(), chain) == (1, 0)
 
 
 async def test_blocks_deleted_while_their_device_is_away_do_not_come_back(late: Rig, tmp_path: Path) -> None:
@@ -171,7 +239,7 @@ async def test_blocks_deleted_while_their_device_is_away_do_not_come_back(late: 
     with pytest.raises(DeviceError, match="may come back"):
         await late.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
     (tmp_path / "away").rename(tmp_path / "one")
-    await late.until(lambda: "after a restart" in late.nvme.devices()[0].message, 60.0)
+    await late.until(lambda: "starts itself anew" in late.nvme.devices()[0].message, 60.0)
     await late.nvme.deleted(pool, LAYOUT, [bytes(32)])  # durable, and with it what was deleted before
     await late.kill()
     await late.start()

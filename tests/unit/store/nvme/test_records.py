@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kvtier_agent.store.arena_format import PAGE
 from kvtier_agent.store.nvme import records, segments
-from kvtier_agent.store.nvme.records import Expired, Filter, Log, Purged, Record, compact, deleted_records
+from kvtier_agent.store.nvme.records import Deleted, Expired, Filter, Log, Purged, Record, compact, deleted_records
 
 from tests.unit.store.nvme.bench import LAYOUT, POOL, SEGMENT, hash_of, ref_of
 
@@ -54,41 +54,17 @@ def test_half_with_the_higher_epoch_is_the_log() -> None:
     assert (log.half, log.epoch, log.records) == (1, 5, [Purged(POOL, 2)])
 
 
-def test_deleted_block_is_gone_but_written_again_it_counts() -> None:
-    made = Filter(POOL, deleted_records(POOL, LAYOUT, [hash_of(1), hash_of(3)], 102))
-    assert made.keep(_entries(5), [LAYOUT]).tolist() == [True, False, True, True, True]
-
-
-def test_deletion_in_another_layout_or_pool_takes_nothing() -> None:
-    other = b"M" * 32
-    made = Filter(
-        POOL, [*deleted_records(POOL, other, [hash_of(1)], 900), *deleted_records("p", LAYOUT, [hash_of(1)], 9)]
-    )
-    assert made.keep(_entries(3), [LAYOUT, other]).all()
-
-
-def test_blocks_that_begin_alike_are_told_apart_by_their_cutoffs() -> None:
-    entries = _entries(2)
-    alike = [b"a" * 8 + b"x" * 24, b"a" * 8 + b"y" * 24]
-    for index, hash_ in enumerate(alike):
-        entries["hash"][index] = np.void(hash_.ljust(64, b"\0"))
-    made = Filter(
-        POOL, [*deleted_records(POOL, LAYOUT, [alike[0]], 100), *deleted_records(POOL, LAYOUT, [alike[1]], 50)]
-    )
-    assert made.keep(entries, [LAYOUT]).tolist() == [False, True]
-
-
 def test_expiry_takes_what_was_stored_before() -> None:
     made = Filter(POOL, [Expired(POOL, 1_700_000_002, 101)])
-    assert made.keep(_entries(4), [LAYOUT]).tolist() == [False, False, True, True]
+    assert made.keep(_entries(4)).tolist() == [False, False, True, True]
 
 
 def test_ttl_at_recovery_takes_what_is_too_old() -> None:
-    assert Filter(POOL, [], 1_700_000_003).keep(_entries(4), [LAYOUT]).tolist() == [False, False, False, True]
+    assert Filter(POOL, [], 1_700_000_003).keep(_entries(4)).tolist() == [False, False, False, True]
 
 
 def test_purge_takes_all_up_to_its_cutoff() -> None:
-    assert Filter(POOL, [Purged(POOL, 101)]).keep(_entries(4), [LAYOUT]).tolist() == [False, False, True, True]
+    assert Filter(POOL, [Purged(POOL, 101)]).keep(_entries(4)).tolist() == [False, False, True, True]
 
 
 @pytest.mark.parametrize("oldest", [{}, {POOL: 103}], ids=["nothing left", "only newer left"])
@@ -104,7 +80,7 @@ def test_merged_records_take_what_the_single_ones_took() -> None:
     merged = compact(single, {POOL: 100})
     entries = _entries(8)
     assert len(merged) == 3
-    assert (
-        Filter(POOL, merged).keep(entries, [LAYOUT]).tolist() == Filter(POOL, single).keep(entries, [LAYOUT]).tolist()
-    )
-    assert Filter(POOL, merged).keep(entries, [LAYOUT]).sum() == 4
+    assert Filter(POOL, merged).keep(entries).tolist() == Filter(POOL, single).keep(entries).tolist()
+    assert Filter(POOL, merged).keep(entries).sum() == 6
+    (deleted,) = (it for it in merged if isinstance(it, Deleted))
+    assert deleted.cutoff_of() == {records.block_print(hash_of(3)): 103, records.block_print(hash_of(4)): 104}

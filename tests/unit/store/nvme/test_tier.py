@@ -185,6 +185,20 @@ async def test_full_pool_keeps_writing_and_forgets_its_oldest(rig: Rig) -> None:
         assert await rig.get(pool, chain) == blocks
 
 
+async def test_unit_that_the_cleaner_frees_first_makes_room_as_well(rig: Rig) -> None:
+    pool = await rig.pool(nvme_quota=16 * MIB)
+    freed = list[Segment]()
+
+    async def free_first(pool: PoolView, victim: Segment) -> None:
+        freed.append(victim)
+        assert await rig.nvme._keeper.free(pool, victim)
+
+    rig.nvme._keeper.rescue = free_first
+    for number in range(8):
+        assert await rig.put(pool, Chain(f"c{number}"), 64, Reach.SEALED) is Reach.SEALED
+    assert freed
+
+
 async def test_damaged_page_on_the_device_is_a_miss(rig: Rig) -> None:
     pool, chain = await rig.pool(), Chain("a")
     await rig.put(pool, chain, 40, Reach.FLUSHED)
