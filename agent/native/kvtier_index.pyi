@@ -207,6 +207,8 @@ class Index:
     def stage_entries(self, segment: int, entries: bytes, layouts: bytes) -> int:
         """Packed media entries (segments.py) and the table of layouts, 32 bytes each. How many of them are not of
         deleted blocks; what lies below one goes when all is linked."""
+    def stage_links(self, entries: bytes, layouts: bytes) -> None:
+        """Entries of pages that are gone: through the links of their blocks, deletions reach what lies below."""
     def link(self, limit: int) -> bool:
         """Work on up to `limit` staged pages; True: done. Orphans' slots are free afterwards; a newer nvme copy (higher
         segment number) wins."""

@@ -24,6 +24,7 @@ _HASHES: Final = 4096
 _ATTEMPTS: Final = 3
 _BLOCKS: Final = 32
 """Deleted at a stretch."""
+_LINK_POLL_S: Final = 0.02
 _PINNED_PART: Final = 4
 """Pins take up to a quarter of the quota in dram."""
 
@@ -37,10 +38,6 @@ class Edits:
     async def delete(self, pool: Pool, message: m.Delete) -> m.Done:
         """Take blocks, and all below them, out of every tier; durable on return. Raises Refusal."""
         check_chain(message.layout, message.hashes)
-        if pool.index.linking:
-            raise Refusal(
-                m.RefusalCode.NOT_READY, "a device of the pool is being read for the first time; try again in a moment"
-            )
         try:
             await self._delete(pool, message.layout, message.hashes.split())
         except JobFailed as error:
@@ -76,10 +73,22 @@ class Edits:
         return m.PinReply(message.request_id, pool.index.pin_prefix(message.layout, hashes, until, limit))
 
     async def _delete(self, pool: Pool, layout: bytes, hashes: Sequence[bytes]) -> None:
-        """Cut now, and wait until that is noted in every tier."""
+        """Cut now, and wait until that is noted in every tier. Raises Refusal, JobFailed.
+
+        What a device that came late brings was read before that was noted, and is cut once it is linked.
+        """
+        await self._cut(pool, layout, hashes, noted=hashes)
+        while pool.index.linking:
+            await asyncio.sleep(_LINK_POLL_S)
+        await self._cut(pool, layout, hashes, noted=[])
+
+    async def _cut(self, pool: Pool, layout: bytes, hashes: Sequence[bytes], noted: Sequence[bytes]) -> None:
+        """Take the blocks and all below them out of the index; note those that were there, and `noted`."""
         cut: list[bytes] = []
         freed: list[tuple[int, int]] = []
         for number, hash_ in enumerate(hashes, 1):
+            if pool.index.linking:
+                break
             gone, slots = pool.index.delete(layout, hash_)
             cut += [gone[at : at + len(hash_)] for at in range(0, len(gone), len(hash_))]
             freed += slots
@@ -89,11 +98,13 @@ class Edits:
         cutoff = time.monotonic_ns()
         pool.index.free_deleted(freed)  # whoever takes one again begins it after the cutoff
         pool.progress.fire()
-        cut = list(dict.fromkeys([*cut, *hashes]))  # also what is no longer in the index may lie in a slot
-        notes = [cut[at : at + _HASHES] for at in range(0, len(cut), _HASHES)]
-        await asyncio.gather(
-            self._core.nvme.deleted(pool, layout, cut), *(self._note(pool, layout, note, cutoff) for note in notes)
-        )
+        gone_now = list(dict.fromkeys([*cut, *noted]))  # also what is no longer in the index may lie in a slot
+        notes = [gone_now[at : at + _HASHES] for at in range(0, len(gone_now), _HASHES)]
+        if notes:
+            await asyncio.gather(
+                self._core.nvme.deleted(pool, layout, gone_now),
+                *(self._note(pool, layout, note, cutoff) for note in notes),
+            )
 
     async def _note(self, pool: Pool, layout: bytes, hashes: list[bytes], cutoff: int) -> None:
         """Note in the arena. May be repeated: where the notes end moves on only with success. Raises JobFailed."""

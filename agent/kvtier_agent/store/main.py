@@ -13,16 +13,30 @@ import time
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import uvloop
 
-from kvtier_agent.config import ConfigError, StoreConfig, load_config
+from kvtier_agent.config import ConfigError, load_config
+from kvtier_agent.control import SetPools
 
-from .anew import VARIABLE, Anew, parse_count
+from .anew import Anew
 from .errors import StoreError
 from .log import log
 from .service import Service
 
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+_LAST_SIGNALS_S: Final = 0.02
+_VARIABLE: Final = "KVTIER_HANDED_ON"
+"""In the environment of an image that follows another: the descriptor of what it is handed."""
+
+
+class _HandedOn(msgspec.Struct, frozen=True):
+    """From one image of the program to the next."""
+
+    count: int = 0
+    """How often in a row the store started itself anew."""
+    pools: SetPools | None = None
+    """As they were known last: the API server may be away."""
 
 
 def main() -> int:
@@ -36,26 +50,47 @@ def main() -> int:
         log("config.refused", error=error)
         return 2
     _raise_descriptor_limit()
-    anew = Anew(parse_count(os.environ.get(VARIABLE, "")), time.monotonic())
+    handed_on = _take_over()
+    anew = Anew(handed_on.count, time.monotonic())
+    service = Service(config, path, anew, handed_on.pools)
     try:
-        if uvloop.run(_run(config, path, anew)):
-            os.environ[VARIABLE] = str(anew.count(time.monotonic()))
-            os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - no shell is wanted
+        if uvloop.run(_run(service)):
+            _start_anew(_HandedOn(anew.count(), service.pools))
     except (StoreError, OSError) as error:
         log("store.failed", error=error)
         return 1
     return 0
 
 
-async def _run(config: StoreConfig, path: Path, anew: Anew) -> bool:
-    """Whether the store is to start anew. A signal that comes after that is left to the next one."""
+async def _run(service: Service) -> bool:
+    """Whether the store is to start anew. A signal that comes from then on is left to the next image."""
     stop = asyncio.Event()
     for number in _STOPS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-    again = await Service(config, path, anew).run(stop)
+    again = await service.run(stop)
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    await asyncio.sleep(_LAST_SIGNALS_S)  # one that came before is on its way to the handler
     return again and not stop.is_set()
+
+
+def _take_over() -> _HandedOn:
+    """What the store before, in this very process, hands on; nothing at a first start."""
+    place = os.environ.pop(_VARIABLE, "")
+    if not place:
+        return _HandedOn()
+    with os.fdopen(int(place), "rb") as file:
+        file.seek(0)
+        return msgspec.msgpack.decode(file.read(), type=_HandedOn)
+
+
+def _start_anew(handed_on: _HandedOn) -> None:
+    """Go on with a fresh image of the program. Does not return; raises OSError."""
+    fd = os.memfd_create("kvtier-handed-on", 0)
+    with os.fdopen(fd, "wb", closefd=False) as file:
+        file.write(msgspec.msgpack.encode(handed_on))
+    os.environ[_VARIABLE] = str(fd)
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - no shell is wanted
 
 
 def _raise_descriptor_limit() -> None:

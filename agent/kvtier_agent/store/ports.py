@@ -87,7 +87,7 @@ class NvmeTier(Protocol):
         """A get hit these pages (chain order): write them. Never waits."""
 
     def writing(self, pool: PoolView) -> bool:
-        """Whether pages of the pool are on their way to nvme, so that room may come."""
+        """Whether pages of the pool are on their way to nvme, or from place to place there, so that room may come."""
 
     def relieve(self, pool: PoolView, slot_bytes: int) -> None:
         """Room runs short: write back what will be evicted next. Never waits; `progress` fires."""
@@ -130,7 +130,7 @@ class NvmeTier(Protocol):
         """Segments that were read back since the start, as `Snapshot.adoption` names them."""
 
     def waits_for_start(self) -> bool:
-        """Whether something came too late to be read in, and all is there now that was found before."""
+        """Whether something came too late to be read in, and a start would find all devices, each with all records."""
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:
         """Each device, in the configuration's order."""

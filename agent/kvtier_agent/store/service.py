@@ -38,8 +38,14 @@ class Service:
     """One store process. Event loop thread only."""
 
     def __init__(
-        self, config: StoreConfig, config_path: Path, anew: Anew, attendant: Sequence[str] = ATTENDANT
+        self,
+        config: StoreConfig,
+        config_path: Path,
+        anew: Anew,
+        pools: SetPools | None = None,
+        attendant: Sequence[str] = ATTENDANT,
     ) -> None:
+        """`pools`: what is known of them before the attendant says more."""
         self._config = config
         self._server = Server()
         self._attendant = Attendant(config_path, self._set_pools, attendant)
@@ -51,7 +57,7 @@ class Service:
         )
         self._store: Store | None = None
         self._tasks = Tasks()
-        self._latest = set_pools_of(config) if config.pools else None
+        self._latest = set_pools_of(config) if config.pools else pools
         self._changed = asyncio.Event()
         self._anew = anew
         self._again = asyncio.Event()
@@ -60,6 +66,11 @@ class Service:
         self._began = time.monotonic()
         self._took_s: float | None = None
         """From then on until every pool was served for the first time."""
+
+    @property
+    def pools(self) -> SetPools | None:
+        """As they were told last."""
+        return self._latest
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Serve until `stop`, or until a fresh process is to go on (True).
@@ -161,7 +172,8 @@ class Service:
             await asyncio.sleep(_UPKEEP_S)
             self._server.shed()
             await self._store.keep_up()
-            if self._anew.is_due(self._store.waits_for_start(), time.monotonic()):
+            linked = self._link is None or not self._link.message  # else there would be no listeners
+            if self._anew.is_due(linked and self._store.waits_for_start(), time.monotonic()):
                 self._again.set()
             tidy()
 

@@ -242,7 +242,7 @@ class Store:
         return self._nvme.devices()
 
     def waits_for_start(self) -> bool:
-        """Whether something waits that only a start reads in, which would lose sight of nothing."""
+        """Whether something waits that only a start reads in, which would lose nothing that is there now."""
         return self.is_recovered() and not self._purges and self._nvme.waits_for_start()
 
     def fail(self, error: BaseException) -> None:

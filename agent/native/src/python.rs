@@ -566,6 +566,10 @@ impl PyIndex {
         Ok(self.tidy().stage_entries(segment.0, entries, layouts)?)
     }
 
+    fn stage_links(&mut self, entries: &[u8], layouts: &[u8]) -> PyResult<()> {
+        Ok(self.tidy().stage_links(entries, layouts)?)
+    }
+
     fn link(&mut self, limit: Number<usize>) -> bool {
         self.tidy().link_some(limit.0)
     }

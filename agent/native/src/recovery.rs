@@ -32,6 +32,8 @@ enum Phase {
     Down,
     /// Going through all pages for those that were not reached.
     Orphans,
+    /// Going through the nodes that were entered for their links, for those that nothing hangs on.
+    Bare,
     /// Going up again, for the last use of anything below a node.
     Uses,
     Count,
@@ -65,6 +67,8 @@ pub struct Recovery {
     serials: Vec<u64>,
     /// By node, the highest cutoff of it and all above it; left out if there is none.
     cutoffs: HashMap<u32, u64>,
+    /// Nodes that were entered for their links alone.
+    bare: Vec<u32>,
     pub orphans: u64,
 }
 
@@ -75,7 +79,7 @@ impl Recovery {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        let lists = [&self.stack, &self.order, &self.uses, &self.starts, &self.sorted];
+        let lists = [&self.stack, &self.order, &self.uses, &self.starts, &self.sorted, &self.bare];
         let by_four: usize = lists.iter().map(|list| list.capacity() * 4).sum();
         by_four + self.serials.capacity() * 8 + self.deleted.capacity() * 57 + self.cutoffs.capacity() * 17
     }
@@ -191,6 +195,7 @@ impl Index {
             let found = found_in_entry(entry, layouts);
             let cutoff = found.as_ref().and_then(|found| self.recovery.cutoff_of(found.layout, found.hash));
             if cutoff.is_some_and(|cutoff| serial <= cutoff) {
+                self.stage_link(found.as_ref());
                 continue;
             }
             left += 1;
@@ -198,6 +203,28 @@ impl Index {
             self.recovery.orphans += u64::from(!is_staged);
         }
         Ok(left)
+    }
+
+    /// Entries of pages that are gone, for the links of their blocks alone: deletions go down through these.
+    pub fn stage_links(&mut self, entries: &[u8], layouts: &[u8]) -> Result<()> {
+        self.check_staging()?;
+        for entry in entries.chunks_exact(ENTRY_BYTES) {
+            self.stage_link(found_in_entry(entry, layouts).as_ref());
+        }
+        Ok(())
+    }
+
+    fn stage_link(&mut self, found: Option<&Found>) {
+        let Some(found) = found.filter(|found| !self.recovery.deleted.is_empty() && is_chained(found)) else {
+            return;
+        };
+        if self.tree.nodes.is_full() {
+            return;
+        }
+        let layout = self.tree.ensure_layout(found.layout, found.hash, 0);
+        if let Some(node) = layout.ok().and_then(|layout| self.stage_node(layout, found)) {
+            self.recovery.bare.push(node);
+        }
     }
 
     fn stage_entry(&mut self, found: &Found, segment: u32, offset: u32, serial: u64) -> bool {
@@ -220,7 +247,7 @@ impl Index {
         self.pages[page].digest.copy_from_slice(found.digest);
         if has_serials {
             let serials = &mut self.recovery.serials;
-            serials.resize(serials.len().max(page as usize + 1), 0);
+            serials.resize(serials.len().max(page as usize + 1), u64::MAX);
             serials[page as usize] = serial;
         }
         true
@@ -231,8 +258,7 @@ impl Index {
         if self.pages.is_full() || self.tree.nodes.is_full() || !(1..=MAX_PAGE_BYTES).contains(&found.size) {
             return None;
         }
-        check_hash_length(found.hash, 0).ok()?;
-        if found.hash == found.parent || !(found.parent.is_empty() || found.parent.len() == found.hash.len()) {
+        if !is_chained(found) {
             return None;
         }
         let layout = self.tree.ensure_layout(found.layout, found.hash, 0).ok()?;
@@ -320,13 +346,20 @@ impl Index {
             },
             Phase::Orphans => {
                 if cursor as u32 == self.pages.end() {
-                    self.recovery.uses.resize(self.tree.nodes.end() as usize, 0);
-                    self.recovery.first_use = u32::MAX;
-                    self.recovery.next(Phase::Uses);
+                    self.recovery.next(Phase::Bare);
                 } else {
                     self.drop_orphan(cursor as u32);
                 }
             }
+            Phase::Bare => match self.recovery.bare.pop() {
+                Some(node) if self.tree.is_there(node) => self.settle_node(node),
+                Some(_) => {}
+                None => {
+                    self.recovery.uses.resize(self.tree.nodes.end() as usize, 0);
+                    self.recovery.first_use = u32::MAX;
+                    self.recovery.next(Phase::Uses);
+                }
+            },
             Phase::Uses => match self.recovery.order.len().checked_sub(cursor + 1) {
                 Some(at) => self.note_use(self.recovery.order[at]),
                 None => {
@@ -487,6 +520,13 @@ impl Index {
             }
         }
     }
+}
+
+/// Whether it may stand in a chain.
+fn is_chained(found: &Found) -> bool {
+    check_hash_length(found.hash, 0).is_ok()
+        && found.hash != found.parent
+        && (found.parent.is_empty() || found.parent.len() == found.hash.len())
 }
 
 fn found_in_ref(record: &[u8]) -> Option<Found<'_>> {

@@ -274,6 +274,31 @@ def test_deleted_trailing_pages_do_not_come_back() -> None:
     assert (new.index.nvme_pages, new.index.orphans) == (2, 1)
 
 
+def test_deletion_reaches_trailing_pages_through_blocks_whose_own_pages_are_gone() -> None:
+    for gone in ("deleted", "filtered"):
+        new = Pool(4)
+        stage_deleted(new.index, {"a": 20, "b": 5} if gone == "deleted" else {"a": 20})
+        below, between = entry("c", "b", 0, TAIL, serial=8), entry("b", "a", 4096, TAIL, serial=4)
+        if gone == "deleted":
+            assert new.index.stage_entries(7, below + between, LAYOUT) == 1
+        else:
+            new.index.stage_entries(7, below, LAYOUT)
+            new.index.stage_links(between, LAYOUT)
+        link(new.index)
+        new.index.check()
+        assert (new.found("abc", [TAIL]), new.index.nvme_pages) == ("", 0), gone
+
+
+def test_links_alone_leave_nothing_behind() -> None:
+    new = Pool(4)
+    stage_deleted(new.index, {"a": 20})
+    new.index.stage_links(chain("abcd", 5) + entry("x", "x", 0), LAYOUT)
+    new.index.stage_entries(7, entry("z", None, 0, serial=1), LAYOUT)
+    link(new.index)
+    new.index.check()
+    assert (new.index.blocks, new.index.nvme_pages, new.index.orphans) == (1, 1, 0)
+
+
 def test_deletions_of_a_wrong_shape_are_refused() -> None:
     for prints, cutoffs in ((b"p" * 15, bytes(8)), (b"p" * 16, bytes(7)), (b"p" * 32, bytes(8))):
         with pytest.raises(ValueError, match="do not go with"):

@@ -19,7 +19,7 @@ from kvtier_agent.store.service import Service
 async def run(path: Path, attendant: list[str]) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await Service(load_config(path), path, Anew(0, time.monotonic()), attendant).run(stop)
+    await Service(load_config(path), path, Anew(0, time.monotonic()), None, attendant).run(stop)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from kvtier_agent.store.anew import Anew, parse_count
+from kvtier_agent.control import SetPools
+from kvtier_agent.store import main
+from kvtier_agent.store.anew import Anew
 from kvtier_client.protocol.messages import Reach
 
 from tests.unit.client.real_store import free_port
-from tests.unit.store.process import POOL, StoreProcess, wait_for
+from tests.unit.store.process import POOL, StoreProcess, grant, wait_for
 from tests.unit.store.rawclient import chain, data_of, hashes_of
 
 
@@ -24,24 +27,36 @@ def test_store_starts_anew_once_what_it_waits_for_has_settled() -> None:
     assert not anew.is_due(True, 1067.0), "it settles anew"
 
 
-def test_store_does_not_start_anew_right_after_a_start() -> None:
-    anew = Anew(0, 1000.0)
-    assert not anew.is_due(True, 1001.0)
-    assert not anew.is_due(True, 1029.0)
-    assert anew.is_due(True, 1030.0)
-
-
-@pytest.mark.parametrize(("before", "pause_s"), [(0, 30.0), (1, 60.0), (3, 240.0), (10, 3600.0), (10**9, 3600.0)])
+@pytest.mark.parametrize(("before", "pause_s"), [(0, 30.0), (1, 60.0), (4, 480.0)])
 def test_starts_in_a_row_come_ever_more_seldom(before: int, pause_s: float) -> None:
-    assert Anew(before, 0.0).pause_s == pause_s
+    anew = Anew(before, 1000.0)
+    assert not anew.is_due(True, 1001.0)
+    assert not anew.is_due(True, 999.0 + pause_s)
+    assert anew.is_due(True, 1000.0 + pause_s)
+    assert anew.count() == before + 1
 
 
-def test_store_that_ran_long_begins_another_row() -> None:
-    assert (Anew(5, 1000.0).count(1100.0), Anew(5, 1000.0).count(9000.0)) == (6, 1)
+def test_what_did_not_help_is_not_tried_for_ever() -> None:
+    anew = Anew(5, 1000.0)
+    assert not any(anew.is_due(True, 1000.0 + second) for second in range(100_000))
 
 
-def test_count_that_is_no_number_is_none() -> None:
-    assert [parse_count(text) for text in ("", "3", "-1", "²", "x")] == [0, 3, 0, 0, 0]
+def test_store_that_was_well_for_long_begins_another_row() -> None:
+    anew = Anew(5, 1000.0)
+    assert not anew.is_due(False, 4600.0)
+    assert not anew.is_due(True, 4601.0)
+    assert anew.is_due(True, 4606.0)
+    assert anew.count() == 1
+
+
+def test_next_image_is_handed_the_pools_and_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    monkeypatch.delenv(main._VARIABLE, raising=False)
+    assert main._take_over() == main._HandedOn(0, None)
+    handed_on = main._HandedOn(3, SetPools(7, (grant(),), drain=True))
+    main._start_anew(handed_on)
+    assert main._take_over() == handed_on
+    assert main._VARIABLE not in os.environ, "children do not get it"
 
 
 def test_store_starts_itself_anew_for_a_device_that_came_too_late(store: StoreProcess) -> None:

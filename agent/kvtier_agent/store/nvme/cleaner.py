@@ -52,6 +52,8 @@ class Cleaner:
         self._seen: Counter[str] = Counter()
         """By pool, what clients had written at the last step."""
         self._moving = asyncio.Lock()
+        self._pinning: Counter[str] = Counter()
+        """By pool, how many moves keep their pages."""
         keeper.compact = self.compact
         keeper.rescue = self.rescue
 
@@ -60,6 +62,10 @@ class Cleaner:
         self._books.space(pool.uid).grown.clear()
         self._written.pop(pool.uid, None)
         self._found.pop(pool.uid, None)
+
+    def is_moving(self, pool: PoolView) -> bool:
+        """Whether pages of the pool are being moved; until then they leave neither nvme nor DRAM."""
+        return self._pinning[pool.uid] > 0
 
     def budget_bytes(self, pool: PoolView) -> int:
         """What may be moved now."""
@@ -201,10 +207,13 @@ class Cleaner:
         `may_make`: whether a segment may be made, or room for one; None: only where all of `pages` can lie together.
         """
         pool.index.pin(pages)  # their numbers have to last
+        self._pinning[pool.uid] += 1
         try:
             return await self._move_pinned(pool, pages, parents, may_make)
         finally:
+            self._pinning[pool.uid] -= 1
             pool.index.unpin(pages)
+            pool.progress.fire()
 
     async def _move_pinned(
         self, pool: PoolView, pages: Sequence[int], parents: Sequence[tuple[int, int]], may_make: bool | None

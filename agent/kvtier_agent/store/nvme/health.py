@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from ..errors import DeviceError
+
 _BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _READ_ERRORS: Final = 3
 """So many reads that fail in a row are not a bad spot."""
@@ -161,6 +163,11 @@ class Health:
     def _wait(self, now: float) -> None:
         self._retry_at = now + _BACKOFF_S[min(self._attempts, len(_BACKOFF_S) - 1)]
         self._attempts += 1
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether the error says that the device is not there."""
+    return isinstance(error, DeviceError) and error.errno in _GONE
 
 
 def _lost(number: int) -> DeviceState:

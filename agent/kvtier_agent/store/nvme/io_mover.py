@@ -163,11 +163,17 @@ class DeviceMover:
         cut = device.superblock
         page = buffer(PAGE)
         for unit in range(cut.units):
-            read_all(device.fd, [page], cut.unit_at(unit))
             try:
+                read_all(device.fd, [page], cut.unit_at(unit))
                 segment = decode_segment_header(f"unit {unit} of {self._path}", page, unit, cut.unit_bytes)
             except FormatRefused as error:
                 log("segment.refused", error=error)
+                foreign.append(unit)
+                continue
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                log("segment.refused", unit=unit, error=error)  # a bad spot; the others are there
                 foreign.append(unit)
                 continue
             if segment is not None:

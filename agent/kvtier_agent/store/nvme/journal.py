@@ -15,7 +15,7 @@ from ..errors import DeviceError, FormatRefused, JobFailed
 from ..log import log
 from . import jobs
 from .devices import Device, Priority
-from .records import Deleted, Log, Purged, Record, compact, encode_half_header, encode_record
+from .records import Deleted, Log, Purged, Record, compact, encode_half_header, encode_record, pools_taken_from
 
 _WRITE_BYTES: Final = 1 << 20
 
@@ -39,12 +39,20 @@ class Journal:
         """Whether it is known of every device what lies there."""
         return all(it.name in self._counted for it in self._devices)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether every device was read, and has every record."""
+        return self.is_whole and all(it.is_settled for it in self._logs.values())
+
     def has_purged(self, pool_uid: str) -> bool:
         """Whether a purge of the pool is recorded."""
         return any(isinstance(it, Purged) and it.pool == pool_uid for it in self.records)
 
-    async def load(self, device: Device) -> None:
-        """Read the device's log; what it says counts from now on. Raises JobFailed."""
+    async def load(self, device: Device) -> set[str]:
+        """Read the device's log; what it says counts from now on. Pools of which it says more than was known.
+
+        Raises JobFailed.
+        """
         cut = device.superblock
         assert cut is not None
         parts: list[bytes] = []
@@ -53,7 +61,10 @@ class Journal:
         found = Log(b"".join(parts) + last.data)
         fresh = self._logs[device.name] = _DeviceLog(device, found)
         fresh.missed = list(self._for_others)
-        self.records += found.records + self._for_others
+        news = pools_taken_from(found.records, self.records)
+        known = set(self.records)  # the device may be read again and again
+        self.records += [it for it in (*found.records, *self._for_others) if it not in known]
+        return news
 
     def unload(self, device: Device) -> None:
         """What else lies on the device could not be read."""
@@ -116,6 +127,11 @@ class _DeviceLog:
         self._half_bytes = found.half_bytes
         self._lock = asyncio.Lock()
         self._waiting: list[Record] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits to be written."""
+        return not (self.missed or self._waiting or self._lock.locked())
 
     async def append(self, records: Sequence[Record], still_counting: Callable[[], list[Record]]) -> None:
         """Durable when it returns. Those who wait for a write under way share the next. Raises JobFailed."""

@@ -82,7 +82,7 @@ class Keeper:
             return await self._make(pool, device)
 
     async def _make_room(self, pool: PoolView, device: Device, only: Device | None) -> bool:
-        """Free the unit that is worth least, on device `only` if given. False: there is none, or it was not freed."""
+        """Free the unit that is worth least, on device `only` if given, unless the cleaner is quicker. False: no."""
         for _ in range(_VICTIM_POLLS):
             await let_others()
             victim = await self._next_victim(pool, only)

@@ -176,6 +176,26 @@ def _pack(pool: str, layout: bytes, known: dict[bytes, int]) -> list[Record]:
     ]
 
 
+def pools_taken_from(records: Iterable[Record], known: Iterable[Record]) -> set[str]:
+    """Pools from which `records` take what `known` leave."""
+    before = _cutoffs(known)
+    return {key[0] for key, cutoff in _cutoffs(records).items() if cutoff > before.get(key, -1)}
+
+
+def _cutoffs(records: Iterable[Record]) -> dict[tuple[str, object], int]:
+    """The highest cutoff of each pool and what is taken away there."""
+    found: dict[tuple[str, object], int] = {}
+    for it in records:
+        named: dict[tuple[str, object], int] = {}
+        if isinstance(it, Deleted):
+            named |= {(it.pool, (it.layout, name)): cutoff for name, cutoff in it.cutoff_of().items()}
+        else:
+            named[it.pool, it.before if isinstance(it, Expired) else None] = it.cutoff
+        for key, cutoff in named.items():
+            found[key] = max(cutoff, found.get(key, -1))
+    return found
+
+
 class Filter:
     """Which entries of one pool its purges and its age leave; deletions are the index's (`stage_deleted`)."""
 

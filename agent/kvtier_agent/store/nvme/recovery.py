@@ -9,12 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from ..errors import FormatRefused, JobFailed
+from ..errors import FormatRefused, JobFailed, MoverDied
 from ..log import log
 from ..ports import PoolView
 from . import jobs
 from .books import Books
 from .devices import Device, Priority
+from .health import is_gone
 from .journal import Journal
 from .keeper import Keeper
 from .placement import Segment, SegmentState
@@ -47,10 +48,13 @@ class Recovery:
     def __init__(self, books: Books, journal: Journal, keeper: Keeper) -> None:
         self._books, self._journal, self._keeper = books, journal, keeper
         self._listed: set[str] = set()
+        self._staged: dict[str, PoolView] = {}
+        self._outdated: set[str] = set()
+        """Pools in use that have what a device, which came late, knew to be gone."""
         self._put_off: set[int] = set()
         """Segments that are left for a start."""
         self._failed: set[int] = set()
-        """Segments that could not be read although their device was there."""
+        """Segments that could not be read although their device was there: a start would not help."""
         self._attempts: Counter[int] = Counter()
         self._due: dict[int, float] = {}
         """When to try a segment again that was not read."""
@@ -93,7 +97,8 @@ class Recovery:
     async def _list(self, device: Device) -> list[tuple[Device, jobs.UnitFound]]:
         units: list[jobs.UnitFound] = []
         try:
-            await self._journal.load(device)
+            news = await self._journal.load(device)
+            self._outdated |= {uid for uid in news if self._is_in_use(uid)}
             job = jobs.ListUnits(device.next_id())
             last = await device.run(job, Priority.RECORD, lambda part: units.extend(part.units))
         except (JobFailed, FormatRefused) as error:
@@ -106,9 +111,14 @@ class Recovery:
         log("device.listed", device=device.name, segments=len(units), damaged=last.damaged)
         return [(device, it) for it in units]
 
+    def _is_in_use(self, pool_uid: str) -> bool:
+        pool = self._staged.get(pool_uid)
+        return pool is not None and (pool.index.blocks > 0 or pool.index.linking)
+
     async def stage(self, pool: PoolView) -> None:
         """Give the pool's index what its segments hold, newest state of deletions applied."""
         started = time.monotonic()
+        self._staged[pool.uid] = pool
         ttl_s = pool.grant.ttl_s if pool.grant is not None else 0
         chosen = Filter(pool.uid, self._journal.records, int(time.time()) - ttl_s if ttl_s else 0)
         for it in self._journal.records:
@@ -176,6 +186,8 @@ class Recovery:
             entries = np.frombuffer(part.entries, ENTRY_TYPE)
             keep = chosen.keep(entries)
             kept = entries[keep] if not keep.all() else entries
+            if len(kept) < len(entries):
+                pool.index.stage_links(entries[~keep].tobytes(), part.layouts)
             if len(kept):
                 contents.pages += pool.index.stage_entries(segment.number, kept.tobytes(), part.layouts)
 
@@ -184,7 +196,7 @@ class Recovery:
             contents.complete = True
         except (JobFailed, FormatRefused) as error:
             log("segment.not_read", device=device.name, unit=segment.unit, error=error)
-            if device.health.readable:
+            if not isinstance(error, MoverDied) and not is_gone(error):
                 self._failed.add(segment.number)
         finally:
             segment.io -= 1
@@ -198,9 +210,15 @@ class Recovery:
                 log("segment.put_off", pool=pool.uid, device=segment.device.name, unit=segment.unit)
 
     def waits_for_start(self) -> bool:
-        """Whether a start would read in what came late, and find every device that was found before."""
-        late = any(number in self._books.segments for number in self._put_off - self._failed)
-        return late and all(it.health.readable for it in self._books.devices if it.name in self._listed)
+        """Whether a start would read in what came late, and find all devices, each with all records."""
+        late = self._outdated or any(number in self._books.segments for number in self._put_off - self._failed)
+        return bool(late) and self._journal.is_settled and all(it.health.readable for it in self._books.devices)
+
+    def forget(self, pool: PoolView) -> None:
+        """The pool is purged: nothing of it waits for a start."""
+        self._put_off.difference_update(self._books.space(pool.uid).segments)
+        self._staged.pop(pool.uid, None)
+        self._outdated.discard(pool.uid)
 
     def is_whole(self, pool: PoolView) -> bool:
         """Whether there is nothing of the pool that can be read in now."""

@@ -159,7 +159,7 @@ class Nvme:
 
     def writing(self, pool: PoolView) -> bool:
         """Whether pages of the pool are on their way."""
-        return self._writer.writing(pool)
+        return self._writer.writing(pool) or self._cleaner.is_moving(pool)
 
     def relieve(self, pool: PoolView, slot_bytes: int) -> None:
         """Room runs short: write back what will be evicted next."""
@@ -195,6 +195,9 @@ class Nvme:
     async def purge(self, pool: PoolView) -> None:
         """Make it durable that all the pool has is gone, and free its units once their I/O ends. Raises DeviceError."""
         self._pools.pop(pool.uid, None)
+        while pool.index.linking:  # what joins late is linked to the end
+            await asyncio.sleep(_PURGE_POLL_S)
+        self._recovery.forget(pool)
         del self._owing[pool.uid]
         self._unlooked.discard(pool.uid)
         self._writer.drop_pool(pool)
@@ -250,7 +253,7 @@ class Nvme:
         return dict(self._recovery.found)
 
     def waits_for_start(self) -> bool:
-        """Whether something came too late to be read in, and all is there now that was found before."""
+        """Whether something came too late to be read in, and a start would find all devices, each with all records."""
         return self._recovery.waits_for_start()
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:

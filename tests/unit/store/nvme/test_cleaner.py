@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kvtier_agent.store.nvme import jobs
+from kvtier_agent.store.nvme.devices import Device
 from kvtier_client.protocol.messages import Reach
 
 from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig
@@ -57,6 +60,27 @@ async def test_pages_that_were_moved_and_deleted_do_not_come_back(rig: Rig) -> N
     pool = await rig.pool()
     assert rig.find(pool, chain) == (5, 0)
     assert await rig.get(pool, chain) == 5
+
+
+async def test_who_wants_room_waits_for_pages_that_are_moved(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay in DRAM until then, held by nobody."""
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    assert not rig.nvme.writing(pool)
+    run, moving = Device.run, list[bool]()
+
+    async def look(self: Device, job: Any, *args: Any) -> Any:
+        if isinstance(job, jobs.Lift):
+            moving.append(rig.nvme.writing(pool))
+        return await run(self, job, *args)
+
+    monkeypatch.setattr(Device, "run", look)
+    woken = asyncio.ensure_future(pool.progress.wait(asyncio.get_running_loop().time() + 30.0))
+    assert await rig.nvme._cleaner._move(pool, rig._pages(pool, chain), [], may_make=True) is not None
+    assert moving
+    assert all(moving)
+    assert await woken
+    assert not rig.nvme.writing(pool)
 
 
 async def test_what_is_used_all_the_time_stays_but_for_its_end_in_a_pool_that_is_full(rig: Rig) -> None:

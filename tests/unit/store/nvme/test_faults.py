@@ -183,7 +183,7 @@ async def test_segment_that_cannot_be_read_is_no_reason_to_start_anew(
     async def fail(self: Device, job: Any, *args: Any) -> Any:
         if isinstance(job, jobs.StageUnit):
             tries.append(time.monotonic())
-            raise JobFailed("a bad spot")
+            raise DeviceError(errno.EIO, "a bad spot")
         return await run(self, job, *args)
 
     monkeypatch.setattr(Device, "run", fail)
@@ -211,9 +211,67 @@ async def test_device_that_cannot_be_listed_is_tried_again(
     monkeypatch.setattr(Device, "run", fail_once)
     pool, chain = await late.pool(), Chain("a")
     chain.extend(10)
+    with pytest.raises(DeviceError):
+        await late.nvme.deleted(pool, LAYOUT, [bytes(32)])
     (tmp_path / "away").rename(tmp_path / "one")
     await late.until(lambda: late.find(pool, chain)[0] == 10, 60.0)
     assert len(listings) == 2
+    assert len(late.nvme._journal.records) == 1, "as often as it is read"
+
+
+async def test_deletion_that_only_a_late_device_knows_is_a_reason_to_start_anew(arena: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    rig = Rig(arena, folders, capacity=64 * MIB, limits=LIMITS)
+    try:
+        await rig.start()
+        assert await rig.put(await rig.pool(), Chain("a"), 10, Reach.FLUSHED, 60.0) is Reach.FLUSHED
+        chain = Chain("a")
+        chain.extend(10)
+        (name,) = {it.device.name for it in rig.nvme._books.segments.values()}
+        holds, other = folders if name == "d0" else folders[::-1]
+        await rig.kill()
+        holds.rename(tmp_path / "away")
+        await rig.start()
+        await rig.nvme.deleted(await rig.pool(), LAYOUT, chain.hashes[6:])
+        await rig.kill()
+        (tmp_path / "away").rename(holds)
+        other.rename(tmp_path / "away")
+        await rig.start()
+        pool = await rig.pool()
+        assert rig.find(pool, chain)[0] == 10, "nobody here knows better"
+        (tmp_path / "away").rename(other)
+        await rig.until(rig.nvme.waits_for_start, 60.0)
+        await rig.kill()
+        await rig.start()
+        assert rig.find(await rig.pool(), chain)[0] == 6
+    finally:
+        await rig.kill()
+
+
+async def test_store_does_not_start_anew_while_a_record_is_on_no_device(
+    late: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    await late.put(pool, Chain("new"), 3)
+    with pytest.raises(DeviceError):
+        await late.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
+    run = Device.run
+
+    async def refuse(self: Device, job: Any, *args: Any) -> Any:
+        if isinstance(job, jobs.WriteArea):
+            raise JobFailed("not now")
+        return await run(self, job, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "run", refuse)
+        (tmp_path / "away").rename(tmp_path / "one")
+        await late.until(lambda: "starts itself anew" in late.nvme.devices()[0].message, 60.0)
+        await asyncio.sleep(1.0)
+        assert not late.nvme.waits_for_start()
+    await late.until(late.nvme.waits_for_start, 60.0)
 
 
 async def test_root_stored_again_brings_nothing_back_from_a_device_that_was_away(late: Rig, tmp_path: Path) -> None:

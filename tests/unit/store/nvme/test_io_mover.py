@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 import pytest
 from kvtier_agent.store.arena_format import PAGE
-from kvtier_agent.store.nvme import jobs
+from kvtier_agent.store.nvme import io_mover, jobs
 from kvtier_agent.store.nvme.segments import ENTRY_TYPE, SegmentId, run_bytes, run_header_bytes, run_places
 from kvtier_agent.store.refs import Ref, encode_ref
 
@@ -151,6 +153,20 @@ def test_units_are_listed_and_freed_ones_are_not(opened: Bench) -> None:
 
 def _astuple(found: jobs.UnitFound) -> tuple[object, ...]:
     return found.unit, found.pool, found.sequence, found.nonce
+
+
+def test_unit_whose_header_cannot_be_read_is_left_alone(opened: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened.init(unit=2, segment=SEGMENT._replace(sequence=1001))
+    bad, read_all = opened.mover._device.superblock.unit_at(0), io_mover.read_all
+
+    def read(fd: int, buffers: list[memoryview], offset: int) -> None:
+        if offset == bad:
+            raise OSError(errno.EIO, "a bad spot")
+        read_all(fd, buffers, offset)
+
+    monkeypatch.setattr(io_mover, "read_all", read)
+    (listed,) = opened.run(jobs.ListUnits)
+    assert ([it.unit for it in listed.units], listed.foreign) == ([2], [0])
 
 
 def test_reused_unit_shows_nothing_of_the_segment_before(opened: Bench) -> None:

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from kvtier_agent.store.arena_format import PAGE
 from kvtier_agent.store.nvme import records, segments
-from kvtier_agent.store.nvme.records import Deleted, Expired, Filter, Log, Purged, Record, compact, deleted_records
+from kvtier_agent.store.nvme.records import (
+    Deleted,
+    Expired,
+    Filter,
+    Log,
+    Purged,
+    Record,
+    compact,
+    deleted_records,
+    pools_taken_from,
+)
 
 from tests.unit.store.nvme.bench import LAYOUT, POOL, SEGMENT, hash_of, ref_of
 
@@ -65,6 +75,19 @@ def test_ttl_at_recovery_takes_what_is_too_old() -> None:
 
 def test_purge_takes_all_up_to_its_cutoff() -> None:
     assert Filter(POOL, [Purged(POOL, 101)]).keep(_entries(4)).tolist() == [False, False, True, True]
+
+
+def test_pools_of_which_records_take_more_than_is_known() -> None:
+    known: list[Record] = [Purged("a", 5), Expired("b", 100, 7), *deleted_records("c", LAYOUT, [hash_of(1)], 9)]
+    assert pools_taken_from(known, known) == set()
+    assert pools_taken_from([*deleted_records("c", LAYOUT, [hash_of(1)], 8), Purged("a", 4)], known) == set()
+    more: list[Record] = [
+        Purged("a", 6),
+        Expired("b", 200, 7),
+        *deleted_records("c", LAYOUT, [hash_of(2)], 9),
+        *deleted_records("d", b"M" * 32, [hash_of(1)], 1),
+    ]
+    assert pools_taken_from(more, known) == {"a", "b", "c", "d"}
 
 
 @pytest.mark.parametrize("oldest", [{}, {POOL: 103}], ids=["nothing left", "only newer left"])
