@@ -158,7 +158,7 @@ class DeviceMover:
         return [jobs.Done(job.id)]
 
     def _list_units(self, job: jobs.ListUnits) -> list[jobs.Result]:
-        device, found, damaged = self._device, [], 0
+        device, found, damaged, unread = self._device, [], 0, 0
         foreign: list[int] = []
         cut = device.superblock
         page = buffer(PAGE)
@@ -175,6 +175,7 @@ class DeviceMover:
                     raise
                 log("segment.refused", unit=unit, error=error)  # a bad spot; the others are there
                 foreign.append(unit)
+                unread += 1
                 continue
             if segment is not None:
                 found.append(jobs.UnitFound(unit, *segment))
@@ -182,7 +183,7 @@ class DeviceMover:
                 damaged += page[:8] != bytes(8)
         step = 4096
         return [
-            jobs.UnitsListed(job.id, found[at : at + step], foreign, damaged, more=at + step < len(found))
+            jobs.UnitsListed(job.id, found[at : at + step], foreign, damaged, unread, more=at + step < len(found))
             for at in range(0, max(len(found), 1), step)
         ]
 

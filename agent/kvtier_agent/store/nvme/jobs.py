@@ -224,9 +224,11 @@ class UnitsListed(msgspec.Struct, frozen=True, tag="units_listed"):
     id: int
     units: list[UnitFound]
     foreign: list[int]
-    """Units with a segment of another format: left as they are."""
+    """Units with a segment of another format, or whose header cannot be read: left as they are."""
     damaged: int
     """Units whose header is there and not believed."""
+    unread: int
+    """Of `foreign`, those whose header cannot be read."""
     more: bool = False
 
 

@@ -48,6 +48,8 @@ class Recovery:
     def __init__(self, books: Books, journal: Journal, keeper: Keeper) -> None:
         self._books, self._journal, self._keeper = books, journal, keeper
         self._listed: set[str] = set()
+        self._partly: set[str] = set()
+        """Of these, devices with units that could not be read: nobody knows what lies there."""
         self._staged: dict[str, PoolView] = {}
         self._outdated: set[str] = set()
         """Pools in use that have what a device, which came late, knew to be gone."""
@@ -91,7 +93,7 @@ class Recovery:
         if highest:
             self._books.serials_from(highest)
         for device in self._books.devices:
-            if device.name in self._listed:
+            if device.name in self._listed - self._partly:
                 self._journal.counted(device)
 
     async def _list(self, device: Device) -> list[tuple[Device, jobs.UnitFound]]:
@@ -107,6 +109,9 @@ class Recovery:
             return []
         units += last.units
         self._listed.add(device.name)
+        if last.unread:
+            self._partly.add(device.name)
+            device.note = _UNREAD
         device.adopt([*(it.unit for it in units), *last.foreign])
         log("device.listed", device=device.name, segments=len(units), damaged=last.damaged)
         return [(device, it) for it in units]

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from kvtier_agent.store.errors import DeviceError, JobFailed
 from kvtier_agent.store.nvme import jobs
@@ -217,6 +218,26 @@ async def test_device_that_cannot_be_listed_is_tried_again(
     await late.until(lambda: late.find(pool, chain)[0] == 10, 60.0)
     assert len(listings) == 2
     assert len(late.nvme._journal.records) == 1, "as often as it is read"
+
+
+async def test_records_are_kept_while_it_is_not_known_what_lies_in_a_unit(
+    late: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its header may be readable again at the next start."""
+    run = Device.run
+
+    async def leave_one_out(self: Device, job: Any, *args: Any) -> Any:
+        last = await run(self, job, *args)
+        return msgspec.structs.replace(last, unread=1) if isinstance(job, jobs.ListUnits) else last
+
+    monkeypatch.setattr(Device, "run", leave_one_out)
+    pool, chain = await late.pool(), Chain("a")
+    chain.extend(10)
+    (tmp_path / "away").rename(tmp_path / "one")
+    await late.until(lambda: late.find(pool, chain)[0] == 10, 60.0)
+    assert "could not be read" in late.nvme.devices()[0].message
+    await late.nvme.deleted(pool, LAYOUT, [bytes(32)])
+    assert late.nvme._journal._still_counting() != []
 
 
 async def test_deletion_that_only_a_late_device_knows_is_a_reason_to_start_anew(arena: Path, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_unit_whose_header_cannot_be_read_is_left_alone(opened: Bench, monkeypat
 
     monkeypatch.setattr(io_mover, "read_all", read)
     (listed,) = opened.run(jobs.ListUnits)
-    assert ([it.unit for it in listed.units], listed.foreign) == ([2], [0])
+    assert ([it.unit for it in listed.units], listed.foreign, listed.unread) == ([2], [0], 1)
 
 
 def test_reused_unit_shows_nothing_of_the_segment_before(opened: Bench) -> None:
