@@ -68,14 +68,12 @@ def read_chains(path: Path) -> list[Chain]:
 
 def check_held(chain: Chain, held: Held, tally: Tally) -> None:
     """Compare what is held in place. The generations are asked for last, as any reader must."""
-    numbers = [number for number, _ in held.keys]
-    keys = [PageKey(chain.shape, BlockHash(chain.hashes[number]), chain.page) for number in numbers]
+    keys = [PageKey(chain.shape, BlockHash(block), chain.page) for block in chain.hashes[: held.blocks]]
     matches = [is_right(key, view) for key, view in zip(keys, held.views, strict=True)]
     intact = held.intact()
-    stood = [match for number, match in zip(numbers, matches, strict=True) if number < intact]
-    tally.served += sum(stood)
-    tally.wrong += len(stood) - sum(stood)
-    tally.stale += len(matches) - len(stood)
+    tally.served += sum(matches[:intact])
+    tally.wrong += intact - sum(matches[:intact])
+    tally.stale += len(matches) - intact
 
 
 def get(clients: Clients, chain: Chain) -> Held:

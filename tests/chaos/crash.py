@@ -61,13 +61,13 @@ def plan_parts(counts: dict[str, int], seed: int) -> list[Part]:
     return [part for _, part in sorted(ordered, key=lambda it: it[0])]
 
 
-def run_parts(parts: Sequence[Part], at_once: int) -> tuple[list[CrashReport], set[int]]:
-    """Run the parts, so many beside each other, and return the reports and exit statuses of all that had begun.
+def run_parts(parts: Sequence[Part], at_once: int, reports: list[CrashReport]) -> set[int]:
+    """Run the parts, so many beside each other, and return the exit statuses of those that failed.
 
-    After a part that failed no other begins.
+    `reports` takes what each part reports as it ends. After a part that failed no other begins.
     """
     waiting, running = list(reversed(parts)), list[tuple[subprocess.Popen[bytes], Path]]()
-    reports, statuses = list[CrashReport](), set[int]()
+    statuses = set[int]()
     with tempfile.TemporaryDirectory(prefix="kvtier-crash-reports-") as folder:
         try:
             while running or (waiting and not statuses):
@@ -86,7 +86,7 @@ def run_parts(parts: Sequence[Part], at_once: int) -> tuple[list[CrashReport], s
                 process.terminate()
             for process, _ in running:
                 process.wait()
-    return reports, statuses
+    return statuses
 
 
 def _start(part: Part, report: Path) -> subprocess.Popen[bytes]:
@@ -101,11 +101,15 @@ def crash(counts: dict[str, int], seed: int, at_once: int, out: Path) -> CrashRe
     """
     begin = time.monotonic()
     out.parent.mkdir(exist_ok=True)
-    reports, statuses = run_parts(plan_parts(counts, seed), at_once)
+    reports = list[CrashReport]()
+    try:
+        statuses = run_parts(plan_parts(counts, seed), at_once, reports)
+    finally:  # an interrupt, too
+        report = join(seed, reports, round(time.monotonic() - begin, 1))
+        if reports:
+            out.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     if statuses == {UNAVAILABLE}:
         raise PartsUnavailable
-    report = join(seed, reports, round(time.monotonic() - begin, 1))
-    out.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     if statuses:
         raise PartsFailed(f"a part ended with status {', '.join(map(str, sorted(statuses)))}")
     return report

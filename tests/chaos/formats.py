@@ -165,7 +165,7 @@ def arena_regions(place: StorePlace) -> Iterator[Region]:
                 at = cut.header_offset(slot)
                 _, it, _ = decode_slot(data[at : at + SLOT_HEADER_BYTES], cut.slot_bytes)
                 if it is not None:
-                    key = _key(pool, it.layout, it.hash, PageId(it.group, it.shard, it.trailing))
+                    key = _key(pool, it.layout, it.hash, PageId(it.group, it.shard))
                     yield Region(Where.SLOT_HEADER, key, file, at, SLOT_FIELDS_END)
                     yield Region(Where.SLOT_PAYLOAD, key, file, cut.payload_offset(slot), it.size)
 

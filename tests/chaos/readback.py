@@ -27,18 +27,7 @@ def read_back(clients: Clients, ledger: Ledger, stretches: Iterable[Stretch], at
 
 
 def read_stretch(clients: Clients, ledger: Ledger, stretch: Stretch, page: PageId, attempts: int) -> Verdict:
-    """The verdict on one page of each block of a stretch."""
-    if not page.trailing:
-        return _read(clients, ledger, stretch, page, attempts)
-    verdict = Verdict()
-    for number in range(stretch.start, len(stretch.chain)):  # a prefix is served with the last block's page alone
-        prefix = stretch._replace(chain=stretch.chain[: number + 1], start=number)
-        verdict.add(_read(clients, ledger, prefix, page, attempts))
-    return verdict
-
-
-def _read(clients: Clients, ledger: Ledger, stretch: Stretch, page: PageId, attempts: int) -> Verdict:
-    """As `read_stretch`, in one call. A page's tier is where it was when it was first served."""
+    """The verdict on one page of each block of a stretch. A page's tier is where it was when it was first served."""
     verdict = Verdict()
     tiers: list[Tier] = []
     shape, chain, start = stretch
@@ -46,10 +35,9 @@ def _read(clients: Clients, ledger: Ledger, stretch: Stretch, page: PageId, atte
         time.sleep(0.2 * attempt)
         client = clients.of(shape)
         with client.get(shape.fingerprint, chain, pages=(page,), deadline_s=READ_DEADLINE_S) as held:
-            first = held.blocks - len(held.views)
-            keys = [PageKey(shape.name, block, page) for block in chain[first : held.blocks]]
-            matches = [is_right(key, view) for key, view in zip(keys, held.views, strict=True)][max(0, start - first) :]
-            tiers += ([Tier.DRAM] * first + [Tier(tier) for tier in held.tiers])[len(tiers) :]
+            keys = [PageKey(shape.name, block, page) for block in chain[start : held.blocks]]
+            matches = [is_right(key, view) for key, view in zip(keys, held.views[start:], strict=True)]
+            tiers += [Tier(tier) for tier in held.tiers[len(tiers) :]]
             matches = matches[: max(0, held.intact() - start)]
         verdict = judge_chain(ledger, stretch, page, matches, tiers)
         if len(matches) == len(chain) - start or not (verdict.lost_flushed or verdict.lost_dram):

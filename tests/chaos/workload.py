@@ -54,11 +54,9 @@ _KINDS: Final = (
     Shape("odd", {PageId(0, 0): 36_871}, hash_bytes=64),
     Shape("two-ranks", {PageId(0, 0): 12_288, PageId(0, 1): 12_288}, ranks_apart=True),
     Shape("two-groups", {PageId(0, 0): 24_576, PageId(1, 0): 4_100}),
-    Shape("hybrid", {PageId(0, 0): 8_192, PageId(1, 0, trailing=1): 20_000}),
-    Shape("state", {PageId(0, 0, trailing=1): 50_000}),
     Shape("large", {PageId(0, 0): 131_072}),
 )
-"""Sizes below, at and above the device's block, and off its grid; groups of each kind, beside each other and alone."""
+"""Sizes below, at and above the device's block, and off its grid."""
 
 SHAPES: Final = tuple(replace(shape, pool=pool) for pool in POOLS for shape in _KINDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -139,6 +140,14 @@ class StoreProcess:
 
     def chunks(self, pool: str = POOL) -> list[Path]:
         return sorted((self.arena / pool).glob("*.chunk"))
+
+    def chunk_bytes(self, pool: str = POOL) -> int:
+        """Of the pool's chunks, some of which may just be given back."""
+        total = 0
+        for chunk in self.chunks(pool):
+            with contextlib.suppress(FileNotFoundError):
+                total += chunk.stat().st_size
+        return total
 
     def serves(self) -> bool:
         """Whether a client is let in."""

@@ -228,7 +228,7 @@ def test_lowered_quotas_give_back_what_is_over(cluster: Cluster) -> None:
         for number in range(6):
             client.put(None, chain(f"c{number}", 32), reach=Reach.FLUSHED)
         cluster.control.set_pools(2, grant(dram_quota=2 << 20, nvme_quota=8 << 20))
-        wait_for("dram shrinks", lambda: sum(it.stat().st_size for it in cluster.store.chunks()) <= 2 << 20)
+        wait_for("dram shrinks", lambda: cluster.store.chunk_bytes() <= 2 << 20)
         wait_for("nvme shrinks", lambda: cluster.store.nvme_bytes() <= 8 << 20)
         last = chain("c5", 32)
         assert client.lookup(hashes_of(last)).whole_blocks >= 10

@@ -162,7 +162,7 @@ def test_smaller_arena_gives_chunks_back_and_serves_the_rest(store: StoreProcess
     before = sum(chunk.stat().st_blocks for chunk in store.chunks())
     store.config["arena"]["capacity"] = "4Mi"
     with store.start().connect() as client:
-        wait_for("chunks are given back", lambda: sum(it.stat().st_size for it in store.chunks()) <= 4 << 20)
+        wait_for("chunks are given back", lambda: store.chunk_bytes() <= 4 << 20)
         assert sum(chunk.stat().st_blocks for chunk in store.chunks()) < before
         assert client.lookup(hashes_of(recent)).dram_blocks == 20
         assert client.read_all(hashes_of(recent)) == data_of(recent)
@@ -177,7 +177,7 @@ def test_chunk_given_back_reads_as_a_miss_to_who_still_maps_it(store: StoreProce
         store.kill()
         store.config["arena"]["capacity"] = "1Mi"
         store.start()
-        wait_for("chunks are given back", lambda: sum(it.stat().st_size for it in store.chunks()) <= 1 << 20)
+        wait_for("chunks are given back", lambda: store.chunk_bytes() <= 1 << 20)
         copies = [client.read(place) for place in held.places]
     assert None in copies
     assert all(copy in (None, data) for copy, data in zip(copies, data_of(blocks), strict=True))

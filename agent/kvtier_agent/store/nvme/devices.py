@@ -14,7 +14,7 @@ from typing import Any, Final
 from kvtier_agent.config import DeviceConfig
 from kvtier_agent.control import DeviceSnapshot
 
-from ..aio import Tasks
+from ..aio import Signal, Tasks
 from ..errors import DeviceError, FormatRefused, JobFailed
 from ..handed import Handed
 from ..jobs import Ready
@@ -115,6 +115,8 @@ class Device:
         """Runs written so far; `flushed_mark`: of these, flushed."""
         self.flushed_mark = 0
         self._flushing: asyncio.Task[bool] | None = None
+        self.openings = Signal()
+        """Fires when it was opened."""
 
     def start(self) -> None:
         """Start the mover; it opens the device, or waits until it is handed over."""
@@ -365,6 +367,7 @@ class Device:
         log("device.opened", device=self.name, path=self.path, direct=self.direct, units=opened.units)
         if known:
             self.free_listed(range(units_before, self.units))
+        self.openings.fire()
 
     def _now(self) -> float:
         return time.monotonic()  # the loop's own goes by whole milliseconds

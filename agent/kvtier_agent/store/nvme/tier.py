@@ -331,12 +331,15 @@ class Nvme:
     async def _list_late(self, device: Device) -> None:
         """Wait for a device that was not listed at the start: what lies on it joins the pools that are served."""
         pause_s = _UPKEEP_S
-        while not self._recovery.is_listed(device):
+        while True:
+            while not device.health.readable:
+                await device.openings.wait(asyncio.get_running_loop().time() + _UPKEEP_S)
+            for uid in await self._recovery.list_late(device) - self._pools.keys():
+                log("device.unclaimed_pool", device=device.name, pool=uid)
+            if self._recovery.is_listed(device):
+                return
             await asyncio.sleep(pause_s)
-            if device.health.readable:
-                pause_s = min(2 * pause_s, _LIST_S)
-                for uid in await self._recovery.list_late(device) - self._pools.keys():
-                    log("device.unclaimed_pool", device=device.name, pool=uid)
+            pause_s = min(2 * pause_s, _LIST_S)
 
     async def _stage_late(self, pool: PoolView) -> None:
         """What could not be read when the pool was recovered joins it, as long as nothing else is in it.
