@@ -117,6 +117,8 @@ async def test_status_follows_the_snapshots(api: Api, tmp_path: Path) -> None:
             assert status["pools"][0]["blocks"] == 100
             table = api.do("get", "cachenode", NODE).splitlines()
             assert table[1].split()[1:8] == ["gpu", "1.5Gi", "300Mi", "2Gi", "700Mi", "87%", "True"]
+            store.say(snapshot(generation=1, ready=False, tiers={}, message="a successor reads"))
+            await until_reason(api, NODE, "Ready", "Recovering")
 
 
 async def test_figures_alone_are_written_at_a_bounded_rate(api: Api, tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def _ready(reason: Reason, message: str) -> Verdict:
 def _figures(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "observedGeneration": snapshot.generation,
-        "tiers": _tiers(snapshot.tiers),
+        # The API server makes an applied map null whose last entry goes, and refuses that; without the map it is gone.
+        **({"tiers": _tiers(snapshot.tiers)} if snapshot.tiers else {}),
         "hitRatio": _hit_ratio(snapshot.pools),
         "pools": [
             {
