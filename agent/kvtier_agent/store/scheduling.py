@@ -27,7 +27,8 @@ def ask_short_slices() -> bool:
 
     A process that wakes up then goes before those with longer slices, without any privilege. Its children do not.
     """
-    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, _RESET_ON_FORK, 0, 0, _SLICE_NS, 0, 0, 0, 0)
+    nice = os.getpriority(os.PRIO_PROCESS, 0)  # as it was started with
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, _SLICE_NS, 0, 0, 0, 0)
     buffer = ctypes.create_string_buffer(attributes)
     return bool(_libc.syscall(_SYS_SCHED_SETATTR, 0, buffer, 0) == 0)
 
