@@ -73,7 +73,7 @@ class Edits:
         return m.PinReply(message.request_id, pool.index.pin_prefix(message.layout, hashes, until, limit))
 
     async def _delete(self, pool: Pool, layout: bytes, hashes: Sequence[bytes]) -> None:
-        """Cut now, and wait until that is noted in every tier. Raises Refusal, JobFailed.
+        """Cut now, and wait until that is noted in every tier. Raises JobFailed.
 
         What a device that came late brings was read before that was noted, and is cut once it is linked.
         """

@@ -15,7 +15,7 @@ from ..errors import DeviceError, FormatRefused, JobFailed
 from ..log import log
 from . import jobs
 from .devices import Device, Priority
-from .records import Deleted, Log, Purged, Record, compact, encode_half_header, encode_record, pools_taken_from
+from .records import Deleted, Log, Purged, Record, compact, encode_half_header, encode_record
 
 _WRITE_BYTES: Final = 1 << 20
 
@@ -48,11 +48,8 @@ class Journal:
         """Whether a purge of the pool is recorded."""
         return any(isinstance(it, Purged) and it.pool == pool_uid for it in self.records)
 
-    async def load(self, device: Device) -> set[str]:
-        """Read the device's log; what it says counts from now on. Pools of which it says more than was known.
-
-        Raises JobFailed.
-        """
+    async def load(self, device: Device) -> list[Record]:
+        """Read the device's log; what it says counts from now on. Raises JobFailed."""
         cut = device.superblock
         assert cut is not None
         parts: list[bytes] = []
@@ -61,10 +58,9 @@ class Journal:
         found = Log(b"".join(parts) + last.data)
         fresh = self._logs[device.name] = _DeviceLog(device, found)
         fresh.missed = list(self._for_others)
-        news = pools_taken_from(found.records, self.records)
         known = set(self.records)  # the device may be read again and again
         self.records += [it for it in (*found.records, *self._for_others) if it not in known]
-        return news
+        return found.records
 
     def unload(self, device: Device) -> None:
         """What else lies on the device could not be read."""

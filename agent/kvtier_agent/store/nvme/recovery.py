@@ -19,7 +19,7 @@ from .health import is_gone
 from .journal import Journal
 from .keeper import Keeper
 from .placement import Segment, SegmentState
-from .records import Deleted, Filter
+from .records import Deleted, Filter, pools_taken_from
 from .segments import ENTRY_TYPE, SegmentId
 
 _STAGE_S: Final = 120.0
@@ -99,8 +99,10 @@ class Recovery:
     async def _list(self, device: Device) -> list[tuple[Device, jobs.UnitFound]]:
         units: list[jobs.UnitFound] = []
         try:
-            news = await self._journal.load(device)
-            self._outdated |= {uid for uid in news if self._is_in_use(uid)}
+            known = list(self._journal.records)
+            found = await self._journal.load(device)
+            if self._staged:
+                self._outdated |= {uid for uid in pools_taken_from(found, known) if self._is_in_use(uid)}
             job = jobs.ListUnits(device.next_id())
             last = await device.run(job, Priority.RECORD, lambda part: units.extend(part.units))
         except (JobFailed, FormatRefused) as error:

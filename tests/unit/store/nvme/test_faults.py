@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +49,23 @@ async def late(arena: Path, tmp_path: Path) -> AsyncIterator[Rig]:
     await rig.kill()
 
 
-def _delay(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[Any]:
-    """Hold jobs of a kind back for a second each; those that came so far."""
+def _before(monkeypatch: pytest.MonkeyPatch, kind: type, do: Callable[[int], Awaitable[None]]) -> list[Any]:
+    """Have each job of a kind wait for `do`, called with its number, which may raise; those that came so far."""
     run, came = Device.run, list[Any]()
 
-    async def run_late(self: Device, job: Any, *args: Any) -> Any:
+    async def run_then(self: Device, job: Any, *args: Any) -> Any:
         if isinstance(job, kind):
             came.append(job)
-            await asyncio.sleep(1.0)
+            await do(len(came))
         return await run(self, job, *args)
 
-    monkeypatch.setattr(Device, "run", run_late)
+    monkeypatch.setattr(Device, "run", run_then)
     return came
+
+
+def _delay(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[Any]:
+    """Hold jobs of a kind back for a second each; those that came so far."""
+    return _before(monkeypatch, kind, lambda _: asyncio.sleep(1.0))
 
 
 def _in(seconds: float) -> float:
@@ -179,15 +184,13 @@ async def test_segment_that_cannot_be_read_is_no_reason_to_start_anew(
     late: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried again, ever more seldom, and then left alone once the pool is in use."""
-    run, tries = Device.run, list[float]()
+    tries = list[float]()
 
-    async def fail(self: Device, job: Any, *args: Any) -> Any:
-        if isinstance(job, jobs.StageUnit):
-            tries.append(time.monotonic())
-            raise DeviceError(errno.EIO, "a bad spot")
-        return await run(self, job, *args)
+    async def fail(_: int) -> None:
+        tries.append(time.monotonic())
+        raise DeviceError(errno.EIO, "a bad spot")
 
-    monkeypatch.setattr(Device, "run", fail)
+    _before(monkeypatch, jobs.StageUnit, fail)
     pool = await late.pool()
     (tmp_path / "away").rename(tmp_path / "one")
     await late.until(lambda: len(tries) == 2, 60.0)
@@ -200,16 +203,12 @@ async def test_segment_that_cannot_be_read_is_no_reason_to_start_anew(
 async def test_device_that_cannot_be_listed_is_tried_again(
     late: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, listings = Device.run, list[Any]()
 
-    async def fail_once(self: Device, job: Any, *args: Any) -> Any:
-        if isinstance(job, jobs.ListUnits):
-            listings.append(job)
-            if len(listings) == 1:
-                raise JobFailed("not now")
-        return await run(self, job, *args)
+    async def fail_once(number: int) -> None:
+        if number == 1:
+            raise JobFailed("not now")
 
-    monkeypatch.setattr(Device, "run", fail_once)
+    listings = _before(monkeypatch, jobs.ListUnits, fail_once)
     pool, chain = await late.pool(), Chain("a")
     chain.extend(10)
     with pytest.raises(DeviceError):
@@ -279,15 +278,12 @@ async def test_store_does_not_start_anew_while_a_record_is_on_no_device(
     await late.put(pool, Chain("new"), 3)
     with pytest.raises(DeviceError):
         await late.nvme.deleted(pool, LAYOUT, chain.hashes[6:])
-    run = Device.run
 
-    async def refuse(self: Device, job: Any, *args: Any) -> Any:
-        if isinstance(job, jobs.WriteArea):
-            raise JobFailed("not now")
-        return await run(self, job, *args)
+    async def refuse(_: int) -> None:
+        raise JobFailed("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Device, "run", refuse)
+        _before(patch, jobs.WriteArea, refuse)
         (tmp_path / "away").rename(tmp_path / "one")
         await late.until(lambda: "starts itself anew" in late.nvme.devices()[0].message, 60.0)
         await asyncio.sleep(1.0)
