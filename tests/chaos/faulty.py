@@ -33,7 +33,10 @@ class Faulty:
     device: FaultyFolder
 
     def wait_for_state(self, *states: str) -> None:
-        """Return once the store says that the device is in one of these states."""
+        """Return once the store says that the device is in one of these states.
+
+        What it says is of a moment ago: wait for the trouble before the cure.
+        """
         wait_until(lambda: self.scene.place.device_state() in states, f"the device to be {' or '.join(states)}")
 
     def read(self) -> Verdict:

@@ -75,6 +75,7 @@ def test_failing_writes_leave_puts_in_dram_and_reads_alone(faulty: Faulty, rng: 
 def test_failing_flushes_are_never_acknowledged_as_flushed(faulty: Faulty, rng: random.Random) -> None:
     faulty.device.set(Rules(errno={Kind.FLUSH: errno.EIO}))
     assert Reach.FLUSHED not in reaches(faulty.scene, rng)
+    faulty.wait_for_state("read_only")
     faulty.device.heal()
     faulty.wait_for_state("ready")
     store_flushed(faulty.scene, rng)

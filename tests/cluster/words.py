@@ -26,13 +26,14 @@ def wait_for_sentence(
     def holds() -> bool:
         found.update(condition(installation.kubectl.get(*resource), kind))
         text = found.get("message", "")
-        if (found.get("status"), found.get("reason")) == (status, reason) and all(word in text for word in words):
-            return True
-        raise StepFailed(f"{kind} says: {found}")
+        if (found.get("status"), found.get("reason")) != (status, reason) or not all(word in text for word in words):
+            raise StepFailed(f"{kind} says: {found}")
+        if text not in installation.kubectl("describe", *resource):  # the sentence may have changed in between
+            raise StepFailed(f"kubectl describe does not show: {text}")
+        return True
 
     installation.wait(f"{' '.join(resource)} to be {kind}={status}, {reason}, {', '.join(words)}", holds)
     sentence = found["message"]
-    assert sentence in installation.kubectl("describe", *resource)
     assert ". " not in sentence
     assert "\n" not in sentence
     return sentence
