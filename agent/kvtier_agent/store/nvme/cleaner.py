@@ -248,6 +248,8 @@ class Cleaner:
             for it in segments:
                 it.io -= 1
         self._moved(pool, spot, pages[: spot.pages], refs, places)
+        for it in segments - {spot.segment}:
+            it.copies = it.copies | {spot.segment.device: spot.segment.mark}
         return spot.pages, [(spot.segment.number, at) for at in tails]
 
     async def _carry(self, pool: PoolView, spot: Spot, refs: Sequence[Ref], packed: bytes, serial: int) -> bool:

@@ -28,6 +28,8 @@ from .placement import Segment
 
 DEPTH: Final = 8
 """Requests that a device has in flight."""
+FOUND_MARK: Final = 1
+"""Of what was written before the store started, and perhaps never flushed."""
 BOUNCE_BYTES: Final = 16 << 20
 """Memory through which the cleaner moves pages."""
 
@@ -111,8 +113,8 @@ class Device:
         """Reads, and all else."""
         self._last_back: dict[bool, float] = {True: 0.0, False: 0.0}
         self._late_since = 0.0
-        self.written_mark = 0
-        """Runs written so far; `flushed_mark`: of these, flushed."""
+        self.written_mark = FOUND_MARK
+        """Runs written so far; what a start finds counts as one. `flushed_mark`: of these, flushed."""
         self.flushed_mark = 0
         self._flushing: asyncio.Task[bool] | None = None
         self.openings = Signal()
@@ -227,6 +229,11 @@ class Device:
             self._in_flight[reading] -= timed
             self._last_back[reading] = self._now()
 
+    def give_up(self) -> None:
+        """A long job does not come back: begin anew."""
+        log("device.hung", device=self.name, path=self.path)
+        self._movers.restart()
+
     def wrote(self, size: int) -> None:
         """A run is written, and not yet flushed."""
         self.written_mark += 1
@@ -277,8 +284,7 @@ class Device:
             log("device.slow", device=self.name, path=self.path, error=self.health.error)
         if late and self.health.state is DeviceState.SLOW and now - self._late_since > self.limits.hung_s:
             self._late_since = now
-            log("device.hung", device=self.name, path=self.path)
-            self._movers.restart()
+            self.give_up()
             return
         step = self.health.due(now)
         if step is Retry.REOPEN and now >= self._opening_until:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ..aio import Tasks
 from ..arena_format import PAGE
 from ..errors import DeviceError, FormatRefused, JobFailed
 from ..log import log
@@ -18,14 +19,18 @@ from .devices import Device, Priority
 from .records import Deleted, Log, Purged, Record, compact, encode_half_header, encode_record
 
 _WRITE_BYTES: Final = 1 << 20
+_FIRST_S: Final = 60.0
+"""How long the first device to have a record is waited for."""
+_OTHERS_S: Final = 5.0
+"""Then the others, from the same moment on: one that hangs gets it when it is back."""
 
 
 class Journal:
     """All devices' logs. Event loop thread only."""
 
-    def __init__(self, devices: Sequence[Device], oldest: Callable[[], dict[str, int]]) -> None:
+    def __init__(self, devices: Sequence[Device], oldest: Callable[[], dict[str, int]], tasks: Tasks) -> None:
         """`oldest`: by pool, the lowest serial that lies on any device; pools that have nothing there are left out."""
-        self._devices, self._oldest = devices, oldest
+        self._devices, self._oldest, self._tasks = devices, oldest, tasks
         self.records: list[Record] = []
         """All that count, of all devices."""
         self._logs: dict[str, _DeviceLog] = {}
@@ -79,15 +84,20 @@ class Journal:
             self._still_counting()
         if not self.is_whole:
             self._for_others = _merged([*self._for_others, *records])
-        outcomes = await asyncio.gather(*(self._append_to(it, records) for it in self._logs.values()))
-        if not any(outcomes):
+        writing = {self._tasks.start("record", self._append_to(it, records)) for it in self._logs.values()}
+        loop, taken = asyncio.get_running_loop(), False
+        begun = loop.time()
+        while writing and (left_s := begun + (_OTHERS_S if taken else _FIRST_S) - loop.time()) > 0:
+            done, writing = await asyncio.wait(writing, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            taken = taken or any(it.result() for it in done)
+        if not taken:
             raise DeviceError(0, "no device takes records now; what was removed may come back after a restart")
 
-    async def make_up(self, device: Device) -> None:
-        """Write what the device missed while it was away. Raises nothing: it is tried again."""
+    def make_up(self, device: Device) -> None:
+        """Begin to write what the device missed while it was away, unless it is at it. It is tried again."""
         mine = self._logs.get(device.name)
-        if mine is not None and mine.missed and device.health.writable:
-            await self._append_to(mine, [])
+        if mine is not None and mine.missed and device.health.writable and not mine.is_busy:
+            self._tasks.start("record", self._append_to(mine, []))
 
     async def _append_to(self, mine: _DeviceLog, records: Sequence[Record]) -> bool:
         """Whether the device has taken `records`, and with them all that it missed."""
@@ -127,7 +137,12 @@ class _DeviceLog:
     @property
     def is_settled(self) -> bool:
         """Whether nothing waits to be written."""
-        return not (self.missed or self._waiting or self._lock.locked())
+        return not (self.missed or self._waiting or self.is_busy)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being written."""
+        return self._lock.locked()
 
     async def append(self, records: Sequence[Record], still_counting: Callable[[], list[Record]]) -> None:
         """Durable when it returns. Those who wait for a write under way share the next. Raises JobFailed."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final
 
 from ..aio import let_others
 from ..errors import FormatRefused, JobFailed
@@ -14,7 +14,7 @@ from ..policy import most_slots
 from ..ports import PoolView
 from . import jobs
 from .books import Books
-from .devices import Device, Priority
+from .devices import FOUND_MARK, Device, Priority
 from .health import DeviceState
 from .placement import Budget, Segment, SegmentState, open_limit
 from .segments import SegmentId
@@ -28,6 +28,8 @@ _TRIM_SLACK: Final = 4.0
 _SPARE_FROM: Final = 16
 """A pool of so many units leaves one free, so that pages can be moved."""
 _VICTIM_POLLS: Final = 500
+_PATIENCE_S: Final = 10.0
+"""With a device that makes or frees a unit: others wait for room meanwhile."""
 _SEAL_POLL_S: Final = 0.01
 _SEAL_POLLS: Final = 6000
 """As long as a segment waits for its last runs; after that a crash costs reading its unit, no more."""
@@ -106,24 +108,38 @@ class Keeper:
         id_ = SegmentId(pool.uid, books.next_serial(), os.urandom(8))
         segment = Segment(books.next_number(), device, unit, id_, device.unit_bytes)
         books.adopt(segment)
-        segment.io += 1
+        return segment if await self._in_time(segment, self._init(pool, segment)) else None
+
+    async def _init(self, pool: PoolView, segment: Segment) -> bool:
+        """Have the segment's header written: it is the pool's open one then. False: it is not."""
+        books, device = self._books, segment.device
         try:
-            await device.run(jobs.InitUnit(device.next_id(), unit, *id_), Priority.WRITE)
+            await device.run(jobs.InitUnit(device.next_id(), segment.unit, *segment.id), Priority.WRITE)
         except (JobFailed, FormatRefused) as error:
             log("segment.not_made", pool=pool.uid, device=device.name, error=error)
             segment.state = SegmentState.GONE
             books.discard(segment)
-            return None
-        finally:
-            segment.io -= 1
+            return False
         if segment.state is not SegmentState.MAKING:  # purged meanwhile
-            return None
+            return False
         segment.state = SegmentState.OPEN
         before = books.space(pool.uid).open.get(device.name)
         books.space(pool.uid).open[device.name] = segment
         if before is not None:
             books.space(pool.uid).retire_top(before)
-        return segment
+        return True
+
+    async def _in_time(self, segment: Segment, work: Coroutine[Any, Any, bool]) -> bool:
+        """What comes of work on a segment; False where a device takes too long: it goes on, and nobody waits for it."""
+
+        def ended(_: object) -> None:
+            segment.io -= 1
+
+        segment.io += 1
+        task = self._books.tasks.start("unit", work)
+        task.add_done_callback(ended)
+        done, _ = await asyncio.wait((task,), timeout=_PATIENCE_S)
+        return bool(done) and not task.cancelled() and task.result()
 
     def fits(self, pool: PoolView, device: Device, spare: int | None = None) -> bool:
         """Whether the pool may take another unit of the device, with `spare` ones left for moving pages into."""
@@ -163,7 +179,7 @@ class Keeper:
 
     def is_idle(self, pool: PoolView, segment: Segment) -> bool:
         """Whether nothing goes on in the segment, and nothing is to be added, so that it may be freed."""
-        if not segment.staged or segment.io:
+        if not segment.staged or segment.io or not all(it.health.writable for it in _unflushed(segment)):
             return False
         if segment.state is SegmentState.OPEN:
             is_top = self._books.space(pool.uid).open.get(segment.device.name) is segment
@@ -187,23 +203,30 @@ class Keeper:
         return None
 
     async def free(self, pool: PoolView, segment: Segment) -> bool:
-        """Take an idle segment's pages off nvme, and free its unit durably. False: its device did not do it."""
+        """Take an idle segment's pages off nvme, and free its unit durably. False: a device did not do its part.
+
+        What was moved out of it is flushed first: until then, a power cut brings the pages back from here.
+        """
         segment.state = SegmentState.GONE
         live, _, _ = pool.index.segment_live(segment.number)
         while pool.index.drop_segment(segment.number, _DROP_STEP):
             await let_others()
         pool.counters["pages_evicted_nvme"] += live
         self._books.space(pool.uid).forget(segment)
+        return await self._in_time(segment, self._free(pool, segment))
+
+    async def _free(self, pool: PoolView, segment: Segment) -> bool:
         device = segment.device
-        segment.io += 1
         try:
-            await device.run(jobs.FreeUnits(device.next_id(), [segment.unit]), Priority.WRITE)
+            flushed = await self._flushed({it: segment.copies[it] for it in _unflushed(segment)})
+            if flushed:
+                await device.run(jobs.FreeUnits(device.next_id(), [segment.unit]), Priority.WRITE)
         except (JobFailed, FormatRefused) as error:
             log("segment.not_freed", pool=pool.uid, device=device.name, unit=segment.unit, error=error)
+            flushed = False
+        if not flushed:
             segment.state = SegmentState.SEALED  # empty, and the next to be tried again
             return False
-        finally:
-            segment.io -= 1
         self._books.discard(segment)
         pool.progress.fire()
         return True
@@ -234,7 +257,10 @@ class Keeper:
         return self._books.tasks.start("seal", self.seal(segment))
 
     async def seal(self, segment: Segment) -> None:
-        """Write the summary of a segment that takes no more runs. A failure costs time after a crash, no more."""
+        """Write the summary of a segment that takes no more runs. A failure costs time after a crash, no more.
+
+        Recovery believes a summary, so what it speaks of is flushed first.
+        """
         for _ in range(_SEAL_POLLS):
             if not segment.io:
                 break
@@ -250,6 +276,8 @@ class Keeper:
         segment.io += 1
         device = segment.device
         try:
+            if not await device.flush(segment.mark):
+                return
             await device.run(
                 jobs.Seal(device.next_id(), segment.unit, *segment.id, sorted(segment.runs)), Priority.CLEAN
             )
@@ -276,11 +304,26 @@ class Keeper:
 
     async def flush(self, segments: Iterable[Segment]) -> bool:
         """Whether all that was written to these is flushed."""
-        marks: dict[str, tuple[Device, int]] = {}
+        marks: dict[Device, int] = {}
         for it in segments:
-            known = marks.get(it.device.name, (it.device, 0))[1]
-            marks[it.device.name] = it.device, max(known, it.mark)
-        return all(await asyncio.gather(*(device.flush(mark) for device, mark in marks.values())))
+            marks[it.device] = max(marks.get(it.device, 0), it.mark)
+        return await self._flushed(marks)
+
+    async def _flushed(self, marks: Mapping[Device, int]) -> bool:
+        """Whether each device has flushed what was written up to its mark."""
+        return all(await asyncio.gather(*(device.flush(mark) for device, mark in marks.items())))
+
+
+def _unflushed(segment: Segment) -> list[Device]:
+    """Devices with copies of its pages that a power cut may take.
+
+    What was there before the start is not waited for where a device takes no writes.
+    """
+    return [
+        device
+        for device, mark in segment.copies.items()
+        if device.flushed_mark < mark and (device.health.writable or mark > FOUND_MARK)
+    ]
 
 
 async def _rescue_nothing(pool: PoolView, victim: Segment) -> None:

@@ -52,7 +52,7 @@ class Segment:
     """One segment, in one unit of one device."""
 
     __slots__ = (
-        "device", "entries", "holes", "id", "io", "layouts", "live_reservations", "mark", "number",
+        "copies", "device", "entries", "holes", "id", "io", "layouts", "live_reservations", "mark", "number",
         "owed_entries", "reserved_bytes", "runs", "sealed_on_media", "staged", "state", "top", "unit", "unit_bytes",
     )  # fmt: skip
 
@@ -75,6 +75,8 @@ class Segment:
         """Jobs on it that are queued or under way."""
         self.mark = 0
         """The device's written_mark of its last run."""
+        self.copies: dict[Device, int] = {}
+        """Where pages were moved out of it, by the written_mark of the last one: flushed before its unit is freed."""
         self.sealed_on_media = False
         self.staged = True
         """False: found on its device, and not in the index yet."""

@@ -14,7 +14,7 @@ from ..log import log
 from ..ports import PoolView
 from . import jobs
 from .books import Books
-from .devices import Device, Priority
+from .devices import FOUND_MARK, Device, Priority
 from .health import is_gone
 from .journal import Journal
 from .keeper import Keeper
@@ -83,11 +83,13 @@ class Recovery:
     def _count(self, found: list[tuple[Device, jobs.UnitFound]]) -> None:
         """Older segments get lower numbers, so that of two copies of a page the index takes the newer."""
         highest = max((it.cutoff for it in self._journal.records), default=0)
+        copies = dict.fromkeys((device for device, _ in found), FOUND_MARK)  # nobody knows what moved last
         for device, it in sorted(found, key=lambda pair: pair[1].sequence):
             id_ = SegmentId(it.pool, it.sequence, it.nonce)
             segment = Segment(self._books.next_number(), device, it.unit, id_, device.unit_bytes)
             segment.state = SegmentState.SEALED
             segment.staged = False
+            segment.mark, segment.copies = FOUND_MARK, copies
             self._books.adopt(segment)
             highest = max(highest, it.sequence)
         if highest:
@@ -136,11 +138,18 @@ class Recovery:
             for it in self._books.space(pool.uid).segments.values()
             if not it.staged and not it.io and it.device.health.readable and self._is_due(it)
         ]
-        turn = asyncio.Semaphore(_AT_ONCE * max(1, len(self._books.devices)))
+        turns = {it: asyncio.Semaphore(_AT_ONCE) for it in self._books.devices}
+        hung: set[Device] = set()
 
         async def one(segment: Segment) -> int:
-            async with turn:
-                return await self._stage(pool, segment, chosen)
+            async with turns[segment.device]:
+                if segment.device in hung or not segment.device.health.readable:
+                    return 0
+                pages = await self._stage(pool, segment, chosen)
+                if pages is None and segment.device not in hung:
+                    hung.add(segment.device)
+                    segment.device.give_up()
+                return pages or 0
 
         pages = await asyncio.gather(*(one(it) for it in sorted(segments, key=lambda it: it.number)))
         log(
@@ -151,10 +160,11 @@ class Recovery:
             took_s=round(time.monotonic() - started, 3),
         )
 
-    async def _stage(self, pool: PoolView, segment: Segment, chosen: Filter) -> int:
-        """How many pages the segment gave. One without any is freed, one without a summary gets it.
+    async def _stage(self, pool: PoolView, segment: Segment, chosen: Filter) -> int | None:
+        """How many pages the segment gave; None: its device hangs.
 
-        One that does not come in time, or not at all, is left for later.
+        One without any is freed, one without a summary gets it. One that does not come in time, or not at all, is left
+        for later.
         """
         contents = _Contents()
         segment.io += 1
@@ -169,11 +179,11 @@ class Recovery:
             pause_s = min(2.0 ** min(self._attempts[segment.number], 16), _RETRY_S)
             self._due[segment.number] = time.monotonic() + pause_s
             log("segment.not_read", device=segment.device.name, unit=segment.unit)
-            return 0
+            return 0 if reading.done() else None
         self.found["segments_sealed" if first.sealed else "segments_scanned"] += 1
         segment.sealed_on_media = first.sealed
         segment.entries, segment.top = contents.pages, first.end
-        segment.runs = list(first.runs)
+        segment.runs = [] if first.lost else list(first.runs)  # a summary would speak of what is lost, too
         if first.lost:
             log("segment.torn", device=segment.device.name, unit=segment.unit, pages=first.lost)
         if contents.pages == 0:

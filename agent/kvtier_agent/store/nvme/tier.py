@@ -70,7 +70,7 @@ class Nvme:
             for it in config.devices
         ]
         self._books = Books(int(config.capacity), devices, mean_page_bytes)
-        self._journal = Journal(devices, self._books.oldest_serials)
+        self._journal = Journal(devices, self._books.oldest_serials, self._books.tasks)
         self._keeper = Keeper(self._books)
         self._owing: Counter[str] = Counter()
         """By pool, about how many pages were not written that should have been."""
@@ -84,7 +84,7 @@ class Nvme:
         self._pools: dict[str, PoolView] = {}
         self._upkeep = Tasks()
         self._closing = False
-        self._doomed: list[tuple[PoolView, Segment]] = []
+        self._doomed: dict[Segment, PoolView] = {}
         """Segments of purged pools on devices that took no writes then."""
 
     async def open(self) -> set[str]:
@@ -204,13 +204,14 @@ class Nvme:
         self._cleaner.forget(pool)
         self._loader.forget(pool)
         space = self._books.space(pool.uid)
-        if not space.segments:
+        if not space.segments.values() - self._doomed.keys():
             if not self._journal.is_whole and not self._journal.has_purged(pool.uid):
                 await self._append_for_all([Purged(pool.uid, self._books.last_serial)])
             return
         await self._journal.append([Purged(pool.uid, self._books.last_serial)])
         for segment in list(space.segments.values()):
             space.forget(segment)
+            segment.copies = {}
             if segment.state is not SegmentState.GONE:
                 segment.state = SegmentState.SEALED
         while left := [it for it in space.segments.values() if it.device.health.writable]:
@@ -218,7 +219,7 @@ class Nvme:
                 if segment.io == 0 and segment.state is SegmentState.SEALED:
                     await self._keeper.free(pool, segment)
             await asyncio.sleep(_PURGE_POLL_S)
-        self._doomed += [(pool, it) for it in space.segments.values()]
+        self._doomed |= dict.fromkeys(space.segments.values(), pool)
 
     async def flush(self, pool: PoolView, deadline: float) -> bool:
         """Whether all that is to be written of the pool lies flushed on nvme by `deadline`."""
@@ -297,8 +298,7 @@ class Nvme:
         while True:
             for device in self._books.devices:
                 device.tick(time.monotonic())
-                if device.health.writable:
-                    await self._journal.make_up(device)
+                self._journal.make_up(device)
             await asyncio.sleep(_TICK_S)
 
     async def _keep_up(self) -> None:
@@ -324,9 +324,11 @@ class Nvme:
         await self._cleaner.step(pool)
 
     async def _free_doomed(self) -> None:
-        for pool, segment in list(self._doomed):
-            if segment.io == 0 and segment.device.health.writable and await self._keeper.free(pool, segment):
-                self._doomed.remove((pool, segment))
+        for segment, pool in list(self._doomed.items()):
+            if segment.state is SegmentState.SEALED and segment.io == 0 and segment.device.health.writable:
+                await self._keeper.free(pool, segment)
+            if self._books.segments.get(segment.number) is not segment:  # freed, here or by a purge that was repeated
+                del self._doomed[segment]
 
     async def _list_late(self, device: Device) -> None:
         """Wait for a device that was not listed at the start: what lies on it joins the pools that are served."""

@@ -7,27 +7,29 @@ the longer the devices are busy the longer the runs are. Runs go out several at 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
 from kvtier_client.protocol.messages import Reach
 
-from ..aio import let_others
+from ..aio import Signal, let_others
 from ..errors import FormatRefused, JobFailed, MoverDied
 from ..log import log
 from ..ports import PoolView
 from ..refs import REF_BYTES, Ref, decode_refs, hash_in, sizes_in
 from . import jobs
 from .books import Books
-from .devices import Priority
+from .devices import Device, Priority
 from .keeper import Keeper
 from .placement import Segment, SegmentState, Spot, Want
 from .segments import LAYOUT_BYTES, MAX_RUN_PAGES, RunSizes, run_header_bytes
 
 _RUNS_AT_ONCE: Final = 4
 """For each device."""
+_BUSY_S: Final = 1.0
+"""Whoever waits for runs to end looks again after so long: a device may have been given up."""
 
 Written = Segment | None
 """Where a page was written; None: it was not."""
@@ -70,7 +72,10 @@ class Writer:
         """`gave_up` is called with a pool and how many of its pages no device took."""
         self._books, self._keeper, self._gave_up = books, keeper, gave_up
         self._queues: dict[str, _PoolQueue] = {}
-        self._runs = asyncio.Semaphore(_RUNS_AT_ONCE * max(1, len(books.devices)))
+        self._runs: Counter[Device] = Counter()
+        """That are on their way to each device."""
+        self._ended = Signal()
+        """Fires as a run ends."""
 
     def has_place(self, pool: PoolView) -> bool:
         """Whether the pool's pages can be written at all now."""
@@ -168,38 +173,39 @@ class Writer:
     async def _work(self, pool: PoolView, queue: _PoolQueue) -> None:
         try:
             while queue.groups:
-                await self._runs.acquire()
-                started = False
-                try:
-                    started = await self._start_run(pool, queue)
-                finally:
-                    if not started:
-                        self._runs.release()
+                while self._is_busy():
+                    await self._ended.wait(asyncio.get_running_loop().time() + _BUSY_S)
+                await self._start_run(pool, queue)
                 await let_others()
         finally:
             queue.working = False
 
-    async def _start_run(self, pool: PoolView, queue: _PoolQueue) -> bool:
-        """Place and begin the first group's next run. False: nothing was begun."""
+    def _is_busy(self) -> bool:
+        """Whether the devices that take runs have enough to do; what one that hangs still has does not count."""
+        able = [it for it in self._books.devices if it.health.writable]
+        return sum(self._runs[it] for it in able) >= _RUNS_AT_ONCE * len(able) > 0
+
+    async def _start_run(self, pool: PoolView, queue: _PoolQueue) -> None:
+        """Place and begin the first group's next run, if it can be written."""
         key, group = next(iter(queue.groups.items()))
         pages = list(islice(group.pages, MAX_RUN_PAGES))
         refs = pool.index.refs(pages)
         if not self._is_worth_writing(pool, queue, pages[0]):
             self._take_off(queue, key, group, 1)
             self._give_up(pool, queue, pages[:1])
-            return False
+            return
         want = Want(RunSizes(sizes_in(refs)), refs[:LAYOUT_BYTES], _parent_places(pool, pages, refs))
         spot = await self.find_spot(pool, want)
         if key not in queue.groups:  # the pool was purged meanwhile
-            return False
+            return
         if spot is None:
             taken = self._take_off(queue, key, group, len(group.pages))
             self._give_up(pool, queue, taken)
             self._gave_up(pool.uid, len(taken))
-            return False
+            return
         if pool.index.detached(pages[: spot.pages]):
             self._drop_detached(pool, queue, key, group)
-            return False
+            return
         taken = self._take_off(queue, key, group, spot.pages)
         serial = self._books.next_serial()
         places = want.sizes.places(spot.offset, spot.pages)
@@ -218,8 +224,8 @@ class Writer:
             pool.index.refs(taken),
         )
         self._note_growth(pool, run_refs, last)
+        self._runs[spot.segment.device] += 1
         self._books.tasks.start("run", self._write(pool, queue, spot, job, taken, places))
-        return True
 
     def _note_growth(self, pool: PoolView, refs: bytes, last: Sequence[Ref]) -> None:
         """For the cleaner: chains that grow. `last`: the run's last block."""
@@ -331,7 +337,8 @@ class Writer:
             self._gave_up(pool.uid, len(pages))
         finally:
             segment.io -= 1
-            self._runs.release()
+            self._runs[device] -= 1
+            self._ended.fire()
             self._finish(pool, queue, pages, written)
         if again:
             self.enqueue(pool, again)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kvtier_agent.store.errors import DeviceError
 from kvtier_agent.store.nvme import jobs
 from kvtier_agent.store.nvme.devices import Device
 from kvtier_client.protocol.messages import Reach
 
+from tests.unit.store.nvme.patches import before
 from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig
 
 
@@ -60,6 +63,29 @@ async def test_pages_that_were_moved_and_deleted_do_not_come_back(rig: Rig) -> N
     pool = await rig.pool()
     assert rig.find(pool, chain) == (5, 0)
     assert await rig.get(pool, chain) == 5
+
+
+async def test_unit_is_freed_once_what_was_moved_out_of_it_is_flushed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then a power cut brings the pages back from there."""
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    source = rig.nvme._books.segments[pool.index.place_of(rig._pages(pool, chain)[0])[0]]
+    assert await rig.nvme._keeper.make_segment(pool, source.device) is not None
+    assert await rig.nvme._cleaner._move(pool, rig._pages(pool, chain), [], may_make=True) is not None
+    assert pool.index.segment_live(source.number)[0] == 0
+
+    async def fail_first(number: int) -> None:
+        if number == 1:
+            raise DeviceError(errno.EIO, "no flush")
+
+    done = before(monkeypatch, (jobs.Sync, jobs.FreeUnits), fail_first)
+    assert not await rig.nvme._keeper.free(pool, source)
+    assert [type(job) for job in done] == [jobs.Sync]
+    assert rig.nvme._keeper.is_idle(pool, source)
+    assert await rig.nvme._keeper.free(pool, source)
+    assert [type(job) for job in done[1:]] == [jobs.Sync, jobs.FreeUnits]
 
 
 async def test_who_wants_room_waits_for_pages_that_are_moved(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

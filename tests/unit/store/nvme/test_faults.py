@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from kvtier_client.protocol.messages import Reach
 from dev.faults.device import FaultyFolder
 from dev.faults.filesystems import empty, fill, small_file_system
 from dev.faults.rules import Kind, Rules
+from tests.unit.store.nvme.patches import before
 from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig, RigPool
 
 LIMITS = Limits(late_s=3.0, hung_s=60.0, open_s=60.0, probe_s=5.0)
@@ -49,23 +50,9 @@ async def late(arena: Path, tmp_path: Path) -> AsyncIterator[Rig]:
     await rig.kill()
 
 
-def _before(monkeypatch: pytest.MonkeyPatch, kind: type, do: Callable[[int], Awaitable[None]]) -> list[Any]:
-    """Have each job of a kind wait for `do`, called with its number, which may raise; those that came so far."""
-    run, came = Device.run, list[Any]()
-
-    async def run_then(self: Device, job: Any, *args: Any) -> Any:
-        if isinstance(job, kind):
-            came.append(job)
-            await do(len(came))
-        return await run(self, job, *args)
-
-    monkeypatch.setattr(Device, "run", run_then)
-    return came
-
-
 def _delay(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[Any]:
     """Hold jobs of a kind back for a second each; those that came so far."""
-    return _before(monkeypatch, kind, lambda _: asyncio.sleep(1.0))
+    return before(monkeypatch, kind, lambda _: asyncio.sleep(1.0))
 
 
 def _in(seconds: float) -> float:
@@ -190,7 +177,7 @@ async def test_segment_that_cannot_be_read_is_no_reason_to_start_anew(
         tries.append(time.monotonic())
         raise DeviceError(errno.EIO, "a bad spot")
 
-    _before(monkeypatch, jobs.StageUnit, fail)
+    before(monkeypatch, jobs.StageUnit, fail)
     pool = await late.pool()
     (tmp_path / "away").rename(tmp_path / "one")
     await late.until(lambda: len(tries) == 2, 60.0)
@@ -208,7 +195,7 @@ async def test_device_that_cannot_be_listed_is_tried_again(
         if number == 1:
             raise JobFailed("not now")
 
-    listings = _before(monkeypatch, jobs.ListUnits, fail_once)
+    listings = before(monkeypatch, jobs.ListUnits, fail_once)
     pool, chain = await late.pool(), Chain("a")
     chain.extend(10)
     with pytest.raises(DeviceError):
@@ -283,7 +270,7 @@ async def test_store_does_not_start_anew_while_a_record_is_on_no_device(
         raise JobFailed("not now")
 
     with monkeypatch.context() as patch:
-        _before(patch, jobs.WriteArea, refuse)
+        before(patch, jobs.WriteArea, refuse)
         (tmp_path / "away").rename(tmp_path / "one")
         await late.until(lambda: "starts itself anew" in late.nvme.devices()[0].message, 60.0)
         await asyncio.sleep(1.0)

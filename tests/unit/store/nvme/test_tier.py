@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from pathlib import Path
 
 import pytest
+from kvtier_agent.store.errors import DeviceError
+from kvtier_agent.store.nvme import jobs
 from kvtier_agent.store.nvme.devices import Device
 from kvtier_agent.store.nvme.placement import Segment
 from kvtier_agent.store.ports import PoolView
 from kvtier_client.protocol.messages import Reach
 
-from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig
+from tests.unit.store.nvme.patches import before
+from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig, RigPool, payload_of
 
 
 @pytest.mark.parametrize("size", [100, 4096, 5000, 64 << 10, 3 * MIB], ids=str)
@@ -131,8 +135,6 @@ async def test_pool_found_and_not_served_is_purged(rig: Rig) -> None:
     await rig.put(pool, chain, 40, Reach.FLUSHED)
     await rig.kill()
     await rig.start()
-    from tests.unit.store.nvme.rig import RigPool
-
     await rig.nvme.purge(RigPool("pool-1", 0))
     assert rig.nvme.used_bytes("pool-1") == 0
 
@@ -203,12 +205,7 @@ async def test_damaged_page_on_the_device_is_a_miss(rig: Rig) -> None:
     pool, chain = await rig.pool(), Chain("a")
     await rig.put(pool, chain, 40, Reach.FLUSHED)
     await rig.nvme.close()
-    (path,) = (it.path for it in rig.config.devices)
-    file = Path(path) / "kvtier.dev"
-    image = bytearray(file.read_bytes())
-    at = image.index(bytes(_payload(chain, 20))) + 100
-    image[at : at + 4] = bytes(4)
-    file.write_bytes(image)
+    _damage(rig, chain, 20)
     await rig.start()
     pool = await rig.pool()
     assert rig.find(pool, chain) == (40, 0)
@@ -217,10 +214,58 @@ async def test_damaged_page_on_the_device_is_a_miss(rig: Rig) -> None:
     assert pool.counters["pages_lost_nvme"] == 1
 
 
-def _payload(chain: Chain, block: int) -> bytes:
-    from tests.unit.store.nvme.rig import payload_of
+async def test_page_that_did_not_arrive_stays_away_at_the_next_start_too(rig: Rig) -> None:
+    """A summary of its segment would speak of it."""
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    await rig.kill()
+    _damage(rig, chain, 20)
+    for _ in range(2):
+        await rig.start()
+        assert rig.find(await rig.pool(), chain)[0] == 20
+        await rig.nvme.close()
+    await rig.start()
 
-    return payload_of(chain.hashes[block], 1024)
+
+async def test_what_was_there_before_the_start_is_flushed_before_it_is_said_to_be(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    assert await rig.put(pool, chain, 40, Reach.SEALED) is Reach.SEALED
+    await rig.kill()
+
+    async def fail(_: int) -> None:
+        raise DeviceError(errno.EIO, "no flush")
+
+    with monkeypatch.context() as patch:
+        before(patch, jobs.Sync, fail)
+        await rig.start()
+        pool = await rig.pool()
+        deadline = asyncio.get_running_loop().time() + 30.0
+        assert await rig.nvme.settle(pool, rig._pages(pool, chain), Reach.FLUSHED, deadline) is Reach.SEALED
+    assert await rig.nvme.settle(pool, rig._pages(pool, chain), Reach.FLUSHED, deadline) is Reach.FLUSHED
+
+
+async def test_summary_is_written_behind_a_flush(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = await rig.pool()
+    await rig.put(pool, Chain("a"), 40, Reach.SEALED)
+    done = before(monkeypatch, (jobs.Sync, jobs.Seal), _nothing)
+    await rig.nvme.close()
+    assert [type(job) for job in done[:2]] == [jobs.Sync, jobs.Seal]
+    await rig.start()
+
+
+async def _nothing(_: int) -> None:
+    """Let the job pass."""
+
+
+def _damage(rig: Rig, chain: Chain, block: int) -> None:
+    (device,) = rig.config.devices
+    file = Path(device.path) / "kvtier.dev"
+    image = bytearray(file.read_bytes())
+    at = image.index(payload_of(chain.hashes[block], 1024)) + 100
+    image[at : at + 4] = bytes(4)
+    file.write_bytes(image)
 
 
 async def test_write_back_writes_what_leaves_dram(rig: Rig) -> None:
