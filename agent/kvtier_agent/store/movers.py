@@ -7,6 +7,7 @@ others, and what was not handed out can be withdrawn.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import math
@@ -63,7 +64,8 @@ class _Mover:
         self.ready = False
         self.under_way: dict[int, _Pending] = {}
         self.orphans: list[_Pending] = []
-        self.deaths = 0
+        self.attempts = 0
+        """Starts since it last was steady, the first not counted."""
         self.started = 0.0
 
 
@@ -108,7 +110,8 @@ class Movers:
     def start(self) -> None:
         """Start the processes; jobs may be submitted at once."""
         for mover in self._movers:
-            self._spawn(mover)
+            if not self._spawn(mover):
+                self._tasks.start(f"mover {mover.number}", self._spawn_later(mover))
 
     async def run(
         self,
@@ -164,24 +167,42 @@ class Movers:
         self._queue.clear()
         await self._tasks.cancel()
         for mover in self._movers:
+            self._release_orphans(mover)
             if mover.process is not None:
                 await _reap(mover.process, 2.0)
 
-    def _spawn(self, mover: _Mover) -> None:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", self._kind.module]
-        command += ["--fd", str(theirs.fileno()), "--lock", f"{self._kind.name}-{mover.number}.lock"]
-        command += ["--arena", str(self._arena), "--parent", str(os.getpid()), *self._kind.arguments]
-        with theirs:
-            mover.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    def _spawn(self, mover: _Mover) -> bool:
+        """Whether its process was started; the log says why not: there may be no process, descriptor or memory now."""
+        with contextlib.ExitStack() as undo:
+            try:
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+                command = [sys.executable, "-m", self._kind.module]
+                command += ["--fd", str(theirs.fileno()), "--lock", f"{self._kind.name}-{mover.number}.lock"]
+                command += ["--arena", str(self._arena), "--parent", str(os.getpid()), *self._kind.arguments]
+                with theirs:
+                    mover.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+                mover.channel = Channel(
+                    ours,
+                    self._kind.replies,
+                    lambda message: self._received(mover, message),
+                    lambda reason: self._died(mover, reason),
+                    out_limit=256 << 20,
+                )
+            except Exception as error:  # whatever it is: jobs wait for this mover
+                log("mover.not_started", kind=self._kind.name, number=mover.number, error=repr(error))
+                return False
+            undo.pop_all()
         mover.started = asyncio.get_running_loop().time()
-        mover.channel = Channel(
-            ours,
-            self._kind.replies,
-            lambda message: self._received(mover, message),
-            lambda reason: self._died(mover, reason),
-            out_limit=256 << 20,
-        )
+        return True
+
+    async def _spawn_later(self, mover: _Mover) -> None:
+        """Start its process after its back-off, as often as it takes: its orphans wait for that."""
+        while True:
+            await asyncio.sleep(_backoff_s(mover))
+            mover.attempts += 1
+            if self._spawn(mover):
+                return
 
     def _withdraw(self, pending: _Pending) -> None:
         for entry in self._queue:
@@ -237,9 +258,7 @@ class Movers:
         process.kill()
         code = await _reap(process, 1.0)
         if asyncio.get_running_loop().time() - mover.started > _STEADY_S:
-            mover.deaths = 0
-        delay = _BACKOFF_S[min(mover.deaths, len(_BACKOFF_S) - 1)]
-        mover.deaths += 1
+            mover.attempts = 0
         log(
             "mover.died",
             kind=self._kind.name,
@@ -247,10 +266,9 @@ class Movers:
             code=code,
             reason=reason,
             orphans=len(mover.orphans),
-            restart_s=delay,
+            restart_s=_backoff_s(mover),
         )
-        await asyncio.sleep(delay)
-        self._spawn(mover)
+        await self._spawn_later(mover)
 
     def _release_orphans(self, mover: _Mover) -> None:
         for pending in mover.orphans:
@@ -263,6 +281,10 @@ class _Refused(FormatRefused, JobFailed):
 
     def __init__(self, message: str) -> None:
         Exception.__init__(self, message)
+
+
+def _backoff_s(mover: _Mover) -> float:
+    return _BACKOFF_S[min(mover.attempts, len(_BACKOFF_S) - 1)]
 
 
 def _fail(pending: _Pending, error: Exception) -> None:
