@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .log import log
@@ -12,6 +13,15 @@ from .log import log
 async def let_others() -> None:
     """End a step that may have taken most of a millisecond: requests that came meanwhile go first."""
     await asyncio.sleep(0)
+
+
+@contextmanager
+def going_on(step: str) -> Iterator[None]:
+    """What one step of upkeep raises is logged: the other steps, and the next round, go on."""
+    try:
+        yield
+    except Exception as error:
+        log("upkeep.failed", step=step, error=repr(error))
 
 
 class Signal:

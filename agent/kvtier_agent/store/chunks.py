@@ -29,6 +29,8 @@ class Chunks:
         """Those that can be named to clients."""
         self.retired: set[int] = set()
         """Of these, the ones that take no new page, and are given back as soon as they are idle."""
+        self.closed: dict[int, Chunk] = {}
+        """Those that are being dropped, or could not be yet."""
         self._pool_bytes: defaultdict[str, int] = defaultdict(int)
         self.total_bytes = 0
         """Of all files, those being made or dropped included."""
@@ -63,9 +65,11 @@ class Chunks:
         """The file is about to go; its bytes count until `discard`."""
         self.files.pop(chunk.id, None)
         self.retired.discard(chunk.id)
+        self.closed[chunk.id] = chunk
 
     def discard(self, chunk: Chunk) -> None:
         """The file is gone, or was never made."""
+        self.closed.pop(chunk.id, None)
         self._count(chunk, -chunk.cut.file_bytes)
 
     def _count(self, chunk: Chunk, file_bytes: int) -> None:

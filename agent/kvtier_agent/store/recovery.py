@@ -166,7 +166,8 @@ class Recovery:
         log("chunk.damaged", pool=pool.uid, chunk=f"{chunk.id:x}", bytes_lost=chunk.cut.file_bytes, error=fault)
         try:
             await self._room.free_file(pool.uid, chunk.id)
-        except JobFailed as error:  # it counts until the next start, which tries again
+        except JobFailed as error:
+            self._core.chunks.close(chunk)  # it counts until upkeep has freed it
             log("chunk.not_freed", pool=pool.uid, chunk=f"{chunk.id:x}", error=error)
         else:
             self._core.chunks.discard(chunk)

@@ -50,6 +50,7 @@ class Room:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._growth = asyncio.Lock()
+        """Held by whoever makes a chunk, or gives one back."""
         self._full_bytes, self._full_until = 0, 0.0
         self._short: dict[tuple[str, int], float] = {}
         """By pool and class, when it last had no free slot."""
@@ -113,7 +114,10 @@ class Room:
                 self._core.tasks.start("exchange", self._exchange_now())
 
     async def trim(self) -> None:
-        """Give back retired chunks, and what lowered quotas and capacity no longer allow, if idle. Raises JobFailed."""
+        """Give back retired chunks, and what lowered quotas and capacity no longer allow, if idle.
+
+        What could not be freed before is freed too. Raises JobFailed.
+        """
         core = self._core
         async with self._growth:
             while True:
@@ -128,12 +132,25 @@ class Room:
                     over,
                     over_capacity=core.chunks.total_bytes > core.config.arena.capacity,
                 )
-                if surplus is None or not await self.give_back(core.chunks.files[surplus.id]):
+                if surplus is None or not await self._give_back(core.chunks.files[surplus.id]):
                     break
             await self._exchange()
+            for chunk in list(core.chunks.closed.values()):
+                await self._drop(chunk)
 
-    async def give_back(self, chunk: Chunk) -> bool:
-        """Drop an idle chunk's pages from dram and free its memory. False: readers came back. Raises JobFailed."""
+    async def empty(self, pool: Pool) -> None:
+        """Give back those of the pool's chunks that are idle now. Raises JobFailed."""
+        files = self._core.chunks.files
+        for chunk in [files[it.id] for it in self._chunk_views_of(pool) if it.idle]:
+            async with self._growth:  # who waits to make room goes between two
+                if chunk.id in files:
+                    await self._give_back(chunk)
+
+    async def _give_back(self, chunk: Chunk) -> bool:
+        """Drop an idle chunk's pages from dram and free its memory. False: readers came back. Raises JobFailed.
+
+        The caller holds `_growth`: of two that clear one chunk, the later would find it gone.
+        """
         core = self._core
         index = core.pools[chunk.pool_uid].index
         left, failed = index.clear_chunk(chunk.id, _CLEAR_PAGES), 0
@@ -145,12 +162,7 @@ class Room:
                 if chunk.id not in core.chunks.retired:
                     index.reopen_chunk(chunk.id)
                 return False
-        core.chunks.close(chunk)
         await self._drop(chunk)
-        core.movers.forget_chunk(chunk.pool_uid, chunk.id)
-        core.nvme.forget_chunk(chunk.pool_uid, chunk.id)
-        core.chunk_gone(chunk.pool_uid, chunk.id)
-        core.pools[chunk.pool_uid].progress.fire()
         return True
 
     async def free_file(self, pool_uid: str, chunk_id: int) -> None:
@@ -182,7 +194,7 @@ class Room:
                 continue
             chunk = decide_exchange(self._chunk_views_of(pool), classes)
             if chunk is not None:
-                await self.give_back(core.chunks.files[chunk.id])
+                await self._give_back(core.chunks.files[chunk.id])
 
     def _view(self, pool: Pool, *, for_load: bool = False) -> RoomView:
         core = self._core
@@ -210,16 +222,16 @@ class Room:
         return (ChunkView(pool.uid, *chunk) for chunk in pool.index.chunks() if chunk[0] in files)
 
     async def _resize(self, pool: Pool, step: Grow | GiveBack, bytes_before: int) -> None:
-        """Make or give back one chunk, unless someone has since."""
+        """Make or give back one chunk, unless someone has since, or the pool is not served any more."""
         core = self._core
         async with self._growth:
-            if core.chunks.pool_bytes(pool.uid) != bytes_before:
+            if pool.grant is None or core.chunks.pool_bytes(pool.uid) != bytes_before:
                 return
             try:
                 if isinstance(step, Grow):
                     await self._grow(pool, step.cut)
                 elif (chunk := core.chunks.files.get(step.chunk)) is not None:
-                    await self.give_back(chunk)
+                    await self._give_back(chunk)
             except DeviceError as error:
                 self._full_bytes = core.chunks.total_bytes
                 self._full_until = asyncio.get_running_loop().time() + _FULL_S
@@ -244,8 +256,14 @@ class Room:
 
     async def _drop(self, chunk: Chunk) -> None:
         """Remove the chunk's file, wherever its making or an earlier attempt left it. Raises JobFailed."""
+        core = self._core
+        core.chunks.close(chunk)
         await self.free_file(chunk.pool_uid, chunk.id)
-        self._core.chunks.discard(chunk)
+        core.chunks.discard(chunk)
+        core.movers.forget_chunk(chunk.pool_uid, chunk.id)
+        core.nvme.forget_chunk(chunk.pool_uid, chunk.id)
+        core.chunk_gone(chunk.pool_uid, chunk.id)
+        core.pools[chunk.pool_uid].progress.fire()
 
 
 def add_to_index(pool: Pool, chunk: Chunk, generations: bytes) -> None:

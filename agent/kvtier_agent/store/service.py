@@ -15,7 +15,7 @@ from typing import Any, Final
 from kvtier_agent.config import PoolConfig, StoreConfig
 from kvtier_agent.control import SetPools, Snapshot
 
-from .aio import Tasks
+from .aio import Tasks, going_on
 from .anew import Anew
 from .attendant import ATTENDANT, Attendant
 from .handed import Handed
@@ -167,15 +167,28 @@ class Service:
         self._generation = message.generation
 
     async def _keep_up(self) -> None:
-        assert self._store is not None
+        store = self._store
+        assert store is not None
         while True:
             await asyncio.sleep(_UPKEEP_S)
+            try:
+                await self._keep_up_once(store)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # the index's defects are no Exceptions
+                store.fail(error)
+                raise
+
+    async def _keep_up_once(self, store: Store) -> None:
+        with going_on("shed"):
             self._server.shed()
-            await self._store.keep_up()
+        with going_on("store"):
+            await store.keep_up()
+        with going_on("start anew"):
             linked = self._link is None or not self._link.message  # else there would be no listeners
-            if self._anew.is_due(linked and self._store.waits_for_start(), time.monotonic()):
+            if self._anew.is_due(linked and store.waits_for_start(), time.monotonic()):
                 self._again.set()
-            tidy()
+        tidy()
 
     async def _send_snapshots(self) -> None:
         while True:

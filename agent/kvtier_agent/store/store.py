@@ -17,12 +17,13 @@ from kvtier_client.protocol.messages import Report, Tier
 from kvtier_agent.config import StoreConfig
 from kvtier_agent.control import DeviceSnapshot, PoolGrant, PoolSnapshot, SetPools, TierUse
 
+from .aio import going_on
 from .arena_format import PAGE, is_pool_uid
 from .chunks import Chunks
 from .core import Core, Pool, unix_now
 from .descriptors import Descriptors
 from .edits import Edits
-from .errors import IndexBroken, JobFailed, StoreError
+from .errors import IndexBroken, StoreError
 from .gets import Gets
 from .handed import Handed
 from .hugepages import decide_alignment
@@ -37,6 +38,8 @@ from .touches import Touches
 
 _PURGE_POLL_S: Final = 0.05
 _PURGE_REPORT_S: Final = 5.0
+_PURGE_RETRY_S: Final = 5.0
+"""Between two attempts of a purge that fails, at most."""
 _REPORTS: Final = 64
 """Layouts of one pool whose engines' speed is kept."""
 
@@ -133,14 +136,12 @@ class Store:
                 self._recoveries[uid] = core.tasks.start("recover", self._recover(pool))
 
     async def purged(self) -> None:
-        """Wait until all that was to be purged is gone, durably."""
-        while self._purges:
-            await asyncio.wait(list(self._purges.values()))
+        """Wait until all that was to be purged is gone, durably. Raises what ends the store."""
+        await self._all_done(self._purges)
 
     async def recovered(self) -> None:
-        """Wait until every granted pool is served."""
-        while self._recoveries:
-            await asyncio.wait(list(self._recoveries.values()))
+        """Wait until every granted pool is served. Raises what ends the store."""
+        await self._all_done(self._recoveries)
 
     def retire_chunks(self, pool_uid: str) -> None:
         """Empty the pool's DRAM as it is now, and use that memory no more: someone who lost the pool has it mapped."""
@@ -154,16 +155,16 @@ class Store:
         """What is due now and then: lapsed holds, pins and blocks, and memory that has to be given back."""
         now = asyncio.get_running_loop().time()
         for pool in self.served():
-            pool.holds.expire(now)
-            pool.index.unpin_expired(unix_now())
-            pool.index.free_deleted(pool.index.take_late())
-            pool.progress.fire()
-        try:
+            with going_on("lapse"):
+                pool.holds.expire(now)
+                pool.index.unpin_expired(unix_now())
+                pool.index.free_deleted(pool.index.take_late())
+                pool.progress.fire()
+        with going_on("trim"):
             await self._room.trim()
-            for pool in self.served():
+        for pool in self.served():
+            with going_on("expire"):
                 await self.edits.expire(pool)
-        except JobFailed as error:
-            log("arena.trim_failed", error=error)
 
     async def flush(self, deadline: float) -> bool:
         """Whether all that was put is on its device, by `deadline` (the loop's time)."""
@@ -272,34 +273,48 @@ class Store:
         pool.recovered = True  # as what is left of it goes, there is nothing to serve
         loop = asyncio.get_running_loop()
         report_at = loop.time() + _PURGE_REPORT_S
+        pause_s = _PURGE_POLL_S
         try:
-            while not await self._purge_once(pool):
+            while True:
+                try:
+                    if await self._purge_once(pool):
+                        break
+                    pause_s = _PURGE_POLL_S
+                except Exception as error:  # whatever it is: what is left of the pool has to go
+                    pause_s = min(2 * pause_s, _PURGE_RETRY_S)
+                    log("pool.purge_failed", pool=pool.uid, error=repr(error), retry_s=pause_s)
                 if loop.time() >= report_at:
                     report_at = loop.time() + _PURGE_REPORT_S
                     log("pool.purge_waits", pool=pool.uid, holds=len(pool.holds), writing=self._nvme.writing(pool))
-                await asyncio.sleep(_PURGE_POLL_S)
-            await asyncio.to_thread(shutil.rmtree, core.arena_path / pool.uid, ignore_errors=True)
+                await asyncio.sleep(pause_s)
             del core.pools[pool.uid]
             self._on_nvme.discard(pool.uid)
             log("pool.purged", pool=pool.uid)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the index's defects are no Exceptions
+            self.fail(error)
+            raise
         finally:
             del self._purges[pool.uid]
 
     async def _purge_once(self, pool: Pool) -> bool:
-        """Remove what is idle now; whether nothing is left, but on closed devices."""
+        """Remove what is idle now; whether nothing is left, but on closed devices. Raises JobFailed."""
         core = self._core
         pool.holds.expire(float("inf"))
-        try:
-            await self._recovery.discard(pool.uid)
-            await self._nvme.purge(pool)
-            idle = {chunk for chunk, _, _, _, is_idle, _ in pool.index.chunks() if is_idle}
-            for chunk in list(core.chunks.of_pool(pool.uid)):
-                if chunk.id in idle:
-                    await self._room.give_back(chunk)
-        except JobFailed as error:
-            log("pool.purge_failed", pool=pool.uid, error=error)
+        await self._recovery.discard(pool.uid)
+        await self._nvme.purge(pool)
+        await self._room.empty(pool)
+        if core.chunks.pool_bytes(pool.uid) or self._nvme.writing(pool):
             return False
-        return not core.chunks.pool_bytes(pool.uid) and not self._nvme.writing(pool)
+        await asyncio.to_thread(shutil.rmtree, core.arena_path / pool.uid, ignore_errors=True)
+        return True
+
+    async def _all_done(self, tasks: dict[str, asyncio.Task[None]]) -> None:
+        while tasks:
+            await asyncio.wait(list(tasks.values()))
+        if self.failed.done():
+            self.failed.result()
 
 
 def set_pools_of(config: StoreConfig) -> SetPools:
