@@ -17,6 +17,7 @@ from kvtier_agent.control import PoolGrant
 from .aio import Signal, Tasks
 from .arena_format import chunk_name
 from .chunks import Chunks
+from .fills import Fills
 from .holds import Holds
 from .movers import Movers
 from .ports import NvmeTier
@@ -45,8 +46,11 @@ class Pool:
         """Fires when pages arrived or were written, or room may have come. Waiters look again."""
         self.reports: dict[bytes, Report] = {}
         """By layout, the latest."""
-        self.notes_end = 0
-        """Of the notes of what was deleted (`deletions`)."""
+        self.fills = Fills()
+        self.notes_end: int | None = 0
+        """Of the notes of what was deleted (`deletions`); None: the file says."""
+        self.notes_kept = 0
+        """Bytes of these that the last compaction left."""
         self.deleting = asyncio.Lock()
         """Notes of deletions are written one after the other."""
 

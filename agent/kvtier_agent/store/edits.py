@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvtier_client.protocol import messages as m
@@ -18,7 +19,7 @@ from .movers import Priority
 from .put_plan import check_chain
 
 _NOTES_BYTES: Final = 4 << 20
-"""Of notes of what was deleted; then the slots concerned are cleared, and the notes begin anew."""
+"""Of notes of what was deleted; then those that no slot needs are dropped, and again at twice what is left."""
 _HASHES: Final = 4096
 """Of one note: they have to fit into a frame."""
 _ATTEMPTS: Final = 3
@@ -51,18 +52,19 @@ class Edits:
         ttl_s = pool.grant.ttl_s if pool.grant else 0
         if not ttl_s:
             return
-        before = unix_now() - ttl_s
+        before = math.ceil(unix_now() - ttl_s)
         gone = False
         while due := pool.index.expire(before, _BLOCKS):
             gone = True
             for layout, hash_ in due:
                 cut, slots = pool.index.delete(layout, hash_)
                 pool.counters["blocks_expired"] += len(cut) // len(hash_)
-                pool.index.free_deleted(slots)  # a successor finds them as old as they are
+                pool.index.free_deleted(slots)  # the note covers them all
             pool.progress.fire()
             await let_others()
         if gone:
-            await self._core.nvme.expired(pool, int(before))
+            self._core.tasks.start("note expiry", self._note_expired(pool, before, time.monotonic_ns()))
+            await self._core.nvme.expired(pool, before)
 
     def pin(self, pool: Pool, message: m.Pin) -> m.PinReply:
         """Keep leading blocks, within the pool's limit. Raises Refusal."""
@@ -103,27 +105,38 @@ class Edits:
         if notes:
             await asyncio.gather(
                 self._core.nvme.deleted(pool, layout, gone_now),
-                *(self._note(pool, layout, note, cutoff) for note in notes),
+                *(self._note_deleted(pool, layout, note, cutoff) for note in notes),
             )
 
-    async def _note(self, pool: Pool, layout: bytes, hashes: list[bytes], cutoff: int) -> None:
+    async def _note_deleted(self, pool: Pool, layout: bytes, hashes: list[bytes], cutoff: int) -> None:
+        next_id = self._core.movers.next_id
+        await self._note(pool, lambda at: jobs.NoteDeleted(next_id(), pool.uid, at, layout, hashes, cutoff))
+
+    async def _note_expired(self, pool: Pool, before: int, cutoff: int) -> None:
+        """A longer time to live does not bring back, with the next start, what has expired."""
+        next_id = self._core.movers.next_id
+        await self._note(pool, lambda at: jobs.NoteExpired(next_id(), pool.uid, at, before, cutoff))
+
+    async def _note(self, pool: Pool, job_at: Callable[[int | None], jobs.Job]) -> None:
         """Note in the arena. May be repeated: where the notes end moves on only with success. Raises JobFailed."""
-        core = self._core
         async with pool.deleting:
             for attempt in range(1, _ATTEMPTS + 1):
-                job = jobs.NoteDeleted(core.movers.next_id(), pool.uid, pool.notes_end, layout, hashes, cutoff)
                 try:
-                    (done,) = await core.movers.run(job, Priority.DELETE)
+                    (done,) = await self._core.movers.run(job_at(pool.notes_end), Priority.DELETE)
                     break
                 except MoverDied:
                     if attempt == _ATTEMPTS:
                         raise
             pool.notes_end = done.value
-            if pool.notes_end > _NOTES_BYTES:
-                chunks = [chunk.id for chunk in core.chunks.of_pool(pool.uid)]
-                job_ = jobs.ClearDeleted(core.movers.next_id(), pool.uid, chunks)
-                try:
-                    await core.movers.run(job_, Priority.SCAN)
-                    pool.notes_end = 0
-                except JobFailed as error:
-                    log("delete.notes_not_cleared", pool=pool.uid, error=error)
+            if done.value > max(_NOTES_BYTES, 2 * pool.notes_kept):
+                await self._compact_notes(pool, done.value)
+
+    async def _compact_notes(self, pool: Pool, end: int) -> None:
+        """Drop the notes that no slot needs. Where that fails the file says what is left, and it is not tried soon."""
+        job = jobs.CompactNotes(self._core.movers.next_id(), pool.uid, pool.fills.oldest())
+        pool.notes_end, pool.notes_kept = None, end
+        try:
+            (done,) = await self._core.movers.run(job, Priority.SCAN)
+            pool.notes_end = pool.notes_kept = done.value
+        except JobFailed as error:
+            log("delete.notes_not_compacted", pool=pool.uid, error=error)

@@ -79,20 +79,41 @@ class NoteDeleted(msgspec.Struct, frozen=True, tag="note_deleted"):
 
     id: int
     pool: str
-    at: int
-    """Where the notes end now."""
+    at: int | None
+    """Where the notes end now; None: look."""
     layout: bytes
     hashes: list[bytes]
     cutoff: int
     """Slots begun then or before are void."""
 
 
-class ClearDeleted(msgspec.Struct, frozen=True, tag="clear_deleted"):
-    """Uncommit the slots of `chunks` that the notes make void, and then forget the notes."""
+class NoteExpired(msgspec.Struct, frozen=True, tag="note_expired"):
+    """Note that all that was stored before a time is gone. Answered by Done, with where the notes end."""
 
     id: int
     pool: str
-    chunks: list[int]
+    at: int | None
+    """As NoteDeleted's."""
+    before: int
+    """Unix seconds."""
+    cutoff: int
+    """Slots of such blocks that were begun then or before are void."""
+
+
+class CompactNotes(msgspec.Struct, frozen=True, tag="compact_notes"):
+    """Keep the notes that make a slot void, or may yet. Answered by Done, with where the notes end."""
+
+    id: int
+    pool: str
+    filling_since: int
+    """CLOCK_MONOTONIC in nanoseconds: no slot that is being filled was taken before."""
+
+
+class ForgetNotes(msgspec.Struct, frozen=True, tag="forget_notes"):
+    """Forget the notes: no slot is committed that they make void, or being filled."""
+
+    id: int
+    pool: str
 
 
 class Touch(msgspec.Struct, frozen=True, tag="touch"):
@@ -163,6 +184,6 @@ class ChunkScanned(msgspec.Struct, frozen=True, tag="chunk_scanned"):
     more: bool = False
 
 
-Job = CopyIn | CreateChunk | DropChunk | ScanChunk | NoteDeleted | ClearDeleted | Touch
+Job = CopyIn | CreateChunk | DropChunk | ScanChunk | NoteDeleted | NoteExpired | CompactNotes | ForgetNotes | Touch
 ToMover = Job | ForgetChunk
 FromMover = Ready | Done | Failed | CopiedIn | ChunkScanned

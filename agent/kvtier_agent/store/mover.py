@@ -13,7 +13,7 @@ from typing import Any, Final
 from kvtier_client.protocol.places import unpack_places
 
 from . import deletions, jobs
-from .arena_format import Geometry
+from .arena_format import Geometry, SlotFields, parse_chunk_name
 from .checksums import payload_digest
 from .chunkmap import ChunkMap, ChunkMaps
 from .errors import ChunkDamaged, StoreError
@@ -42,7 +42,9 @@ class CopyMover:
             jobs.DropChunk: self._drop_chunk,
             jobs.ScanChunk: self._scan_chunk,
             jobs.NoteDeleted: self._note_deleted,
-            jobs.ClearDeleted: self._clear_deleted,
+            jobs.NoteExpired: self._note_expired,
+            jobs.CompactNotes: self._compact_notes,
+            jobs.ForgetNotes: self._forget_notes,
             jobs.Touch: self._touch,
         }
 
@@ -102,18 +104,33 @@ class CopyMover:
         end = deletions.append(self._arena / job.pool, job.at, job.layout, job.hashes, job.cutoff)
         reply(jobs.Done(job.id, end))
 
-    def _clear_deleted(self, job: jobs.ClearDeleted, _: int | None, reply: Reply) -> None:
-        folder = self._arena / job.pool
-        deleted = deletions.read(folder)
-        for chunk_id in job.chunks if deleted else ():
-            chunk = self._chunks.get(job.pool, chunk_id)
-            for slot in range(chunk.cut.slots):
-                _, fields, _ = chunk.scan(slot)
-                if fields is not None and deletions.is_void(deleted, fields):
-                    chunk.uncommit(slot)
-        deletions.reset(folder)
+    def _note_expired(self, job: jobs.NoteExpired, _: int | None, reply: Reply) -> None:
+        end = deletions.append_expired(self._arena / job.pool, job.at, job.before, job.cutoff)
+        reply(jobs.Done(job.id, end))
+
+    def _compact_notes(self, job: jobs.CompactNotes, _: int | None, reply: Reply) -> None:
+        end = deletions.compact(self._arena / job.pool, self._committed(job.pool), job.filling_since)
+        reply(jobs.Done(job.id, end))
+
+    def _forget_notes(self, job: jobs.ForgetNotes, _: int | None, reply: Reply) -> None:
+        deletions.reset(self._arena / job.pool)
         self._deleted.pop(job.pool, None)
         reply(jobs.Done(job.id))
+
+    def _committed(self, pool_uid: str) -> Iterator[SlotFields]:
+        """What a successor would find in the pool's slots. Other movers may fill them: nothing is written."""
+        for file in (self._arena / pool_uid).iterdir():
+            chunk_id = parse_chunk_name(file.name)
+            if chunk_id is None:
+                continue
+            try:
+                chunk = self._chunks.get(pool_uid, chunk_id)
+            except (FileNotFoundError, ChunkDamaged):  # given back meanwhile
+                continue
+            for slot in range(chunk.cut.slots):
+                _, fields, _ = chunk.scan(slot)
+                if fields is not None:
+                    yield fields
 
     def _touch(self, job: jobs.Touch, _: int | None, reply: Reply) -> None:
         now = job.now.to_bytes(4, "little")

@@ -21,6 +21,7 @@ from kvtier_index import Index
 from kvtier_agent.control import DeviceSnapshot, PoolGrant
 
 from .aio import Signal
+from .fills import Fills
 
 
 class PoolView(Protocol):
@@ -32,6 +33,8 @@ class PoolView(Protocol):
     counters: Counter[str]
     progress: Signal
     """Fired when pages arrived in DRAM, were written, or room may have come. Waiters look again."""
+    fills: Fills
+    """What goes into slots goes through these."""
 
 
 class SlotRoom(Protocol):

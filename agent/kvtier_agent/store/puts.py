@@ -7,7 +7,6 @@ among all that are copied: puts slow down before they take what gets need.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
@@ -168,7 +167,7 @@ class Puts:
             if taken:
                 storing.taken += len(taken)
                 pool.filling += len(taken)
-                copy = self._copy(request, first, taken, time.monotonic_ns())
+                copy = self._copy(request, first, taken, pool.fills.begin())
                 storing.copies.append(self._core.tasks.start("copy", copy))
                 await let_others()
             self._room.look_ahead(pool, slot_bytes)
@@ -217,6 +216,7 @@ class Puts:
         except JobFailed as error:
             log("copy.failed", pool=pool.uid, error=error)
         finally:
+            pool.fills.end(begun)
             stored = self._finish(request, pages, digests)
         return stored
 

@@ -173,9 +173,10 @@ class Recovery:
             self._core.chunks.discard(chunk)
 
     async def _forget_notes(self, pool: Pool) -> None:
-        """The scans have cleared all slots that notes of deletions make void."""
-        job = jobs.ClearDeleted(self._core.movers.next_id(), pool.uid, [])
+        """The scans have cleared all slots that notes of deletions make void, and no slot is being filled yet."""
+        job = jobs.ForgetNotes(self._core.movers.next_id(), pool.uid)
         try:
             await self._core.movers.run(job, Priority.SCAN)
         except JobFailed as error:
-            log("delete.notes_not_cleared", pool=pool.uid, error=error)
+            pool.notes_end = None
+            log("delete.notes_not_forgotten", pool=pool.uid, error=error)

@@ -152,13 +152,13 @@ def test_notes_of_deletions_are_read_back_in_order_and_end_at_a_torn_one(arena: 
     second = deletions.append(arena, first, b"M" * 32, [b"a" * 32], 200)
     assert (first, second) == (2 * deletions.RECORD_BYTES, 3 * deletions.RECORD_BYTES)
     whole = {(b"L" * 32, b"a" * 32): 100, (b"L" * 32, b"b" * 64): 100, (b"M" * 32, b"a" * 32): 200}
-    assert deletions.read(arena) == whole
+    assert deletions.read(arena).blocks == whole
     with (arena / deletions.FILE_NAME).open("rb+") as file:
         file.seek(second - 60)
         file.write(b"\xff")
-    assert deletions.read(arena) == dict(list(whole.items())[:2])
+    assert deletions.read(arena).blocks == dict(list(whole.items())[:2])
     deletions.reset(arena)
-    assert deletions.read(arena) == {}
+    assert deletions.read(arena) == ({}, [])
 
 
 def test_notes_of_many_deletions_outgrow_the_file_and_are_kept(arena: Path) -> None:
@@ -166,13 +166,34 @@ def test_notes_of_many_deletions_outgrow_the_file_and_are_kept(arena: Path) -> N
     end = 0
     for start in range(0, 3000, 500):
         end = deletions.append(arena, end, b"L" * 32, hashes[start : start + 500], start + 1)
-    assert len(deletions.read(arena)) == 3000
+    assert len(deletions.read(arena).blocks) == 3000
 
 
 @pytest.mark.parametrize(
     ("begun", "void"), [(99, True), (100, True), (101, False)], ids=["before", "at-the-cutoff", "after"]
 )
 def test_slot_begun_up_to_a_deletion_is_void_and_a_later_one_is_not(begun: int, void: bool) -> None:
-    deleted = {(FIELDS.layout, FIELDS.hash): 100}
+    deleted = deletions.Deleted({(FIELDS.layout, FIELDS.hash): 100}, [])
     assert deletions.is_void(deleted, FIELDS._replace(begun=begun)) is void
     assert not deletions.is_void(deleted, FIELDS._replace(begun=begun, layout=b"M" * 32))
+
+
+@pytest.mark.parametrize(
+    ("stored_at", "begun", "void"),
+    [(999, 100, True), (1000, 100, False), (999, 101, False)],
+    ids=["expired", "stored-since", "begun-since"],
+)
+def test_slot_of_what_has_expired_is_void_and_one_stored_or_begun_later_is_not(
+    arena: Path, stored_at: int, begun: int, void: bool
+) -> None:
+    end = deletions.append_expired(arena, 0, 900, 50)
+    deletions.append_expired(arena, end, 1000, 100)
+    deleted = deletions.read(arena)
+    assert deleted == ({}, [(1000, 100)]), "the later one covers the earlier one"
+    assert deletions.is_void(deleted, FIELDS._replace(stored_at=stored_at, begun=begun)) is void
+
+
+def test_older_note_behind_a_newer_one_of_the_block_does_not_weaken_it(arena: Path) -> None:
+    end = deletions.append(arena, 0, b"L" * 32, [b"a" * 32], 200)
+    assert deletions.append(arena, None, b"L" * 32, [b"a" * 32], 100) == 2 * end
+    assert deletions.read(arena).blocks == {(b"L" * 32, b"a" * 32): 200}

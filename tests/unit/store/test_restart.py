@@ -10,9 +10,11 @@ import signal
 import struct
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from kvtier_agent.store import deletions
 from kvtier_agent.store.arena_format import CHUNK_HEADER_BYTES, chunk_name
 from kvtier_agent.store.checksums import header_checksum
 from kvtier_agent.store.nvme.device import encode_superblock, plan_superblock
@@ -325,6 +327,54 @@ def test_blocks_older_than_their_time_to_live_are_gone_also_after_a_restart(make
         assert client.lookup(hashes_of(blocks)).whole_blocks == 0, "expired before it was served"
         client.put(None, blocks)
         wait_for("they expire", lambda: client.lookup(hashes_of(blocks)).whole_blocks == 0)
+
+
+def test_block_deleted_while_it_is_stored_stays_away_however_much_is_deleted_after_it(make_store: MakeStore) -> None:
+    store = make_store()
+    del store.config["nvme"]
+    deleted, two_batches = chain("a", 1, size=4096), chain("b", 300, size=4096)
+    with store.start().connect() as client, store.connect() as other:
+
+        def both_have_copied() -> bool:
+            assert client.put(None, two_batches).stored_pages == 300
+            assert isinstance(client.delete([two_batches[0][0]]), Done)
+            return all(".chunk" in Path(f"/proc/{pid}/maps").read_text() for pid in store.movers())
+
+        wait_for("the movers take jobs, the first one first", both_have_copied)
+        slow, _ = store.movers()
+        os.kill(slow, signal.SIGSTOP)
+        client.send_put(None, deleted)
+        ask = partial(other.put, deleted[0][0], chain("below", 1, size=4096), deadline_ms=1)
+        wait_for("its slot is taken, and not refused as a parent", lambda: isinstance(ask(), PutReply))
+        assert isinstance(other.delete(hashes_of(deleted)), Done)
+        for part in range(5):
+            absent = [f"{part}/{number}".encode().ljust(32) for number in range(8192)]
+            assert isinstance(other.delete(absent), Done)
+        os.kill(slow, signal.SIGCONT)
+        assert client.receive().stored_pages == 0
+    store.kill()
+    with store.start().connect() as client:
+        assert client.lookup(hashes_of(deleted)).whole_blocks == 0
+
+
+def test_expired_blocks_stay_away_after_a_restart_without_a_time_to_live(make_store: MakeStore) -> None:
+    store = make_store()
+    del store.config["nvme"]
+    store.config["pools"] = [store.pool_config(ttlSeconds=1)]
+    blocks = chain("a", 10)
+    notes = store.arena / POOL / deletions.FILE_NAME
+    with store.start().connect() as client:
+        client.put(None, blocks)
+        wait_for("they expire", lambda: client.lookup(hashes_of(blocks)).whole_blocks == 0)
+        wait_for("that is noted", lambda: notes.exists() and deletions.read(notes.parent).expired)
+    store.kill()
+    store.config["pools"] = [store.pool_config()]
+    with store.start().connect() as client:
+        assert client.lookup(hashes_of(blocks)).whole_blocks == 0
+        client.put(None, blocks)
+    store.kill()
+    with store.start().connect() as client:
+        assert client.read_all(hashes_of(blocks)) == data_of(blocks), "stored since"
 
 
 def test_device_of_another_format_is_left_out_and_kept(make_store: MakeStore) -> None:

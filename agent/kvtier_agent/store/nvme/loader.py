@@ -98,7 +98,7 @@ class Loader:
             return False
         device = segment.device
         job = jobs.Read(
-            device.next_id(), pool.uid, segment.unit, offset, size, pool.index.refs(pages), time.monotonic_ns()
+            device.next_id(), pool.uid, segment.unit, offset, size, pool.index.refs(pages), pool.fills.begin()
         )
         segment.io += 1
         under_way.append(self._books.tasks.start("load", self._read(pool, number, size, pages, job)))
@@ -120,6 +120,7 @@ class Loader:
         except (JobFailed, FormatRefused) as error:
             log("load.failed", pool=pool.uid, device=device.name, error=error)
         finally:
+            pool.fills.end(job.begun)
             device.estimate.ended(size, time.monotonic(), good=bool(good))
             segment.io -= 1
             device.counters["reads"] += 1

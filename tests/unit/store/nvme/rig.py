@@ -17,6 +17,7 @@ from kvtier_agent.store.aio import Signal
 from kvtier_agent.store.arena_format import PAGE, decide_geometry, round_up
 from kvtier_agent.store.checksums import payload_digest
 from kvtier_agent.store.chunkmap import ChunkMaps
+from kvtier_agent.store.fills import Fills
 from kvtier_agent.store.nvme.health import Limits
 from kvtier_agent.store.nvme.tier import Nvme
 from kvtier_agent.store.ports import PoolView
@@ -61,6 +62,7 @@ class RigPool:
         self.grant: PoolGrant | None = PoolGrant(uid, "ns", uid, 1 << 40, nvme_quota, (), **policy)
         self.counters: Counter[str] = Counter()
         self.progress = Signal()
+        self.fills = Fills()
         self.dram_slots = 0
 
 

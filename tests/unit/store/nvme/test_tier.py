@@ -6,6 +6,7 @@ import asyncio
 import errno
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kvtier_agent.store.errors import DeviceError
@@ -85,6 +86,27 @@ async def test_deleted_blocks_do_not_come_back_and_rewritten_ones_stay(rig: Rig)
     pool = await rig.pool()
     assert rig.find(pool, chain) == (15, 0)
     assert await rig.get(pool, chain) == 15
+
+
+async def test_slots_count_as_being_filled_as_long_as_they_are_read_into(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, chain = await rig.pool(), Chain("a")
+    await rig.put(pool, chain, 40, Reach.FLUSHED)
+    await rig.evict(pool)
+    run, begun = Device.run, []
+
+    async def look_and_run(device: Device, job: Any, *arguments: Any, **named: Any) -> Any:
+        if isinstance(job, jobs.Read):
+            begun.append((pool.fills.oldest(), job.begun))
+        return await run(device, job, *arguments, **named)
+
+    monkeypatch.setattr(Device, "run", look_and_run)
+    assert await rig.get(pool, chain) == 40
+    assert begun
+    assert all(oldest == begun[0][1] <= own for oldest, own in begun)
+    now = time.monotonic_ns()
+    assert pool.fills.oldest() >= now, "none is left"
 
 
 async def test_blocks_deleted_while_they_wait_to_be_written_do_not_come_back(rig: Rig) -> None:
