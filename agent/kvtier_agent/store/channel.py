@@ -1,7 +1,7 @@
 """A framed Unix stream socket on the event loop, with descriptors beside frames.
 
 Bounded: a peer that does not read is closed once `out_limit` bytes wait for it; a peer that sends
-descriptors which no frame takes is closed too.
+descriptors which no frame takes is closed too, and so is one of whose descriptors too many wait to be closed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from kvtier_client.protocol.frames import FrameDecoder, FrameError, encode_frame
-from kvtier_client.protocol.receiving import receive_into, room_for
+from kvtier_client.protocol.receiving import MOST_ROOM, receive_into
+
+from .closer import Closer
 
 _RECEIVE_BYTES: Final = 96 << 10
 """Read in one go: a request of 2,048 hashes; no more, so that one busy peer does not keep the loop from the others."""
 
-_FDS_ROOM: Final = room_for(16)
-"""For descriptors beside what is read in one go."""
+_FDS_ROOM: Final = MOST_ROOM
+"""For all descriptors that can lie beside what is read in one go: for what finds no room the kernel does the last close
+at once, however long that lasts."""
 _buffer: Final = memoryview(bytearray(_RECEIVE_BYTES))
 """Of all channels: what is read is decoded, or copied, before the loop goes on."""
 
@@ -46,7 +49,9 @@ class Channel(Generic[Message]):
         on_malformed: Callable[[str], None] | None = None,
         out_limit: int = 16 << 20,
         fd_limit: int = 4,
+        closer: Closer | None = None,
     ) -> None:
+        """`closer` closes the socket and what came over it; None: the peer is trusted, and it is done here."""
         sock.setblocking(False)
         self._sock = sock
         self._loop = asyncio.get_running_loop()
@@ -56,7 +61,7 @@ class Channel(Generic[Message]):
         self._out_bytes, self._out_limit = 0, out_limit
         self._partial_bytes = 0
         self._fds: deque[int] = deque()
-        self._fd_limit = fd_limit
+        self._fd_limit, self._closer = fd_limit, closer
         self._reading = self._writing = False
         self.closed = False
         self.resume()
@@ -114,11 +119,16 @@ class Channel(Generic[Message]):
         self.closed = True
         if self._writing:
             self._loop.remove_writer(self._sock)
-        self._sock.close()
         for _, fds in self._out:
             _close_all(fds)
         self._out.clear()
-        _close_all(self._fds)
+        if self._closer is None:
+            self._sock.close()
+            _close_all(self._fds)
+        else:
+            self._closer.hang_up(self._sock)
+            for fd in self._fds:
+                self._closer.close(fd)
         self._fds.clear()
         self._on_close(reason)
 
@@ -129,6 +139,9 @@ class Channel(Generic[Message]):
         self.close(reason)
 
     def _receive(self) -> None:
+        if self._closer is not None and self._closer.is_full:
+            self.close("too much that its like sent waits to be closed")
+            return
         try:
             size, fds, _ = receive_into(self._sock, _buffer, _FDS_ROOM)
         except (BlockingIOError, InterruptedError):

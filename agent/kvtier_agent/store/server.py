@@ -14,6 +14,7 @@ from kvtier_agent.control import PoolGrant, SetPools
 from kvtier_agent.link import PodIdentity
 
 from .announcer import Announcer
+from .closer import Closer
 from .core import Pool
 from .errors import Refusal
 from .grants import pools_lost, resolve_pool
@@ -42,6 +43,7 @@ class Identity(NamedTuple):
 class _Listening(NamedTuple):
     sock: socket.socket
     identity: Identity
+    closer: Closer
 
 
 class Server:
@@ -62,7 +64,8 @@ class Server:
         if earlier is not None:
             self._stop(earlier)
         sock.setblocking(False)
-        self._listeners[volume_id] = _Listening(sock, identity)
+        closer = Closer() if earlier is None else earlier.closer
+        self._listeners[volume_id] = _Listening(sock, identity, closer)
         self._sessions.setdefault(volume_id, set())
         asyncio.get_running_loop().add_reader(sock, self._accept, volume_id)
         log("listener.added", volume=volume_id, pod=identity.key())
@@ -170,6 +173,10 @@ class Server:
     def _accept(self, volume_id: str) -> None:
         listening = self._listeners[volume_id]
         for _ in range(_ACCEPT_AT_ONCE):
+            if listening.closer.is_full:
+                log("accept.paused", volume=volume_id, reason="too much that its clients sent waits to be closed")
+                self._pause(volume_id)
+                return
             try:
                 sock, _ = listening.sock.accept()
             except BlockingIOError:
@@ -181,12 +188,12 @@ class Server:
             sessions = self._sessions[volume_id]
             if len(sessions) >= MAX_SESSIONS:
                 log("session.too_many", volume=volume_id, limit=MAX_SESSIONS)
-                sock.close()
+                listening.closer.hang_up(sock)
                 continue
-            sessions.add(Session(sock, self, volume_id, listening.identity.key()))
+            sessions.add(Session(sock, self, volume_id, listening.identity.key(), listening.closer))
 
     def _pause(self, volume_id: str) -> None:
-        """Out of descriptors, most likely: accepting again at once would only spin."""
+        """Out of descriptors, most likely, or too many wait: accepting again at once would only spin."""
         loop = asyncio.get_running_loop()
         listening = self._listeners[volume_id]
         loop.remove_reader(listening.sock)
@@ -198,7 +205,7 @@ class Server:
 
     def _stop(self, listening: _Listening) -> None:
         asyncio.get_running_loop().remove_reader(listening.sock)
-        listening.sock.close()
+        listening.closer.close(listening.sock.detach())  # and with it the connections that wait there
 
     def _all_sessions(self) -> Iterator[Session]:
         return (session for sessions in self._sessions.values() for session in sessions)

@@ -13,6 +13,7 @@ from kvtier_client.protocol import messages as m
 from .aio import Tasks
 from .announcer import Announcer
 from .channel import Channel
+from .closer import Closer
 from .core import Pool
 from .errors import Refusal
 from .gets import Part
@@ -41,12 +42,12 @@ class Admission(Protocol):
 class Session:
     """One connection. Event loop thread only."""
 
-    def __init__(self, sock: socket.socket, admission: Admission, volume_id: str, pod: str) -> None:
-        """`pod` names whom holds belong to."""
+    def __init__(self, sock: socket.socket, admission: Admission, volume_id: str, pod: str, closer: Closer) -> None:
+        """`pod` names whom holds belong to; `closer` closes what its clients sent."""
         self.volume_id, self.pod = volume_id, pod
         self.pool: Pool | None = None
         """Set once the hello was accepted."""
-        self._admission = admission
+        self._admission, self._closer = admission, closer
         self._store: Store | None = None
         self._staging: Staging | None = None
         self._announcer: Announcer | None = None
@@ -54,7 +55,13 @@ class Session:
         self._ended = False
         self._tasks = Tasks()
         self._channel: Channel[m.ToAgent] = Channel(
-            sock, m.ToAgent, self._received, self._closed, on_malformed=self._malformed, out_limit=_OUT_BYTES
+            sock,
+            m.ToAgent,
+            self._received,
+            self._closed,
+            on_malformed=self._malformed,
+            out_limit=_OUT_BYTES,
+            closer=closer,
         )
         self._hello_timer = asyncio.get_running_loop().call_later(_HELLO_S, self._channel.close, "no hello came")
 
@@ -163,7 +170,7 @@ class Session:
         fd = self._channel.take_fd()
         if fd is None:
             raise Refusal(m.RefusalCode.BAD_STAGING, "no descriptor came with the staging")
-        staging = Staging(fd, message.bytes, lambda: not self._ended)
+        staging = Staging(fd, message.bytes, lambda: not self._ended, self._closer)
         if self._staging is not None:
             self._staging.done()
         self._staging = staging

@@ -9,6 +9,7 @@ from typing import Final
 
 from kvtier_client.protocol.messages import RefusalCode
 
+from .closer import Closer
 from .errors import Refusal
 
 _NEEDED_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -17,17 +18,18 @@ _NEEDED_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 class Staging:
     """One client's memory, kept open while a put reads it."""
 
-    def __init__(self, fd: int, size: int, may_store: Callable[[], bool]) -> None:
+    def __init__(self, fd: int, size: int, may_store: Callable[[], bool], closer: Closer) -> None:
         """Takes `fd` over; `may_store` tells whether its client still has the pool.
 
-        Raises Refusal, and closes `fd` then, unless it is sealed memory of `size` bytes.
+        Raises Refusal, and gives `fd` to `closer` then, unless it is sealed memory of `size` bytes.
         """
         try:
             check_staging(fd, size)
         except Refusal:
-            os.close(fd)
+            closer.close(fd)
             raise
         self.fd, self.size, self.may_store = fd, size, may_store
+        self._closer = closer
         self._users = 1
 
     def use(self) -> None:
@@ -38,7 +40,7 @@ class Staging:
         """Undo one `use`, or give up the first one."""
         self._users -= 1
         if self._users == 0:
-            os.close(self.fd)
+            self._closer.close(self.fd)
 
 
 def check_staging(fd: int, size: int) -> None:

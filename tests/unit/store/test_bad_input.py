@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import random
+import signal
 import socket
 import struct
 import tempfile
@@ -44,6 +45,56 @@ def check_that_others_are_served(store: StoreProcess) -> Iterator[None]:
         blocks = chain("witness", 3)
         assert client.put(None, blocks).reached == m.Reach.DRAM
         assert client.read_all(hashes_of(blocks)) == data_of(blocks)
+
+
+@contextlib.contextmanager
+def lingering() -> Iterator[socket.socket]:
+    """A socket whose last close takes an hour, or until its peer is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+        peer, _ = server.accept()
+        with peer:
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sock.send(bytes(1 << 16))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+            yield sock
+
+
+def send_as_staging(client: RawClient, sock: socket.socket) -> None:
+    client.send(m.Stage(1, 4096), [sock.fileno()])
+
+
+def send_inside_another(client: RawClient, sock: socket.socket) -> None:
+    inner, outer = socket.socketpair()
+    with inner, outer:
+        socket.send_fds(inner, [b"x"], [sock.fileno()])
+        send_as_staging(client, outer)
+
+
+def send_many(client: RawClient, sock: socket.socket) -> None:
+    socket.send_fds(client.sock, [b"x"], [sock.fileno()] * 253)
+
+
+def send_what_is_not_read(client: RawClient, sock: socket.socket) -> None:
+    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    client.sock.sendall(bytes(100_000))  # malformed, and longer than what is read at a time
+    socket.send_fds(client.sock, [b"x"], [sock.fileno()])
+
+
+@pytest.mark.parametrize("send", [send_as_staging, send_inside_another, send_many, send_what_is_not_read])
+def test_descriptor_whose_close_lasts_keeps_nobody_waiting(
+    store: StoreProcess, send: Callable[[RawClient, socket.socket], None]
+) -> None:
+    assert store.process is not None
+    with lingering() as sock, store.connect() as client:
+        store.process.send_signal(signal.SIGSTOP)
+        send(client, sock)
+        sock.close()  # the store has the last one now
+        store.process.send_signal(signal.SIGCONT)
+        client.receive()
+        with store.connect() as other:
+            assert other.lookup([HASH]).whole_blocks == 0
 
 
 def expect_refusal(reply: object, code: m.RefusalCode, words: str) -> None:
