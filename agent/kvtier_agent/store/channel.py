@@ -143,13 +143,16 @@ class Channel(Generic[Message]):
             self.close("too much that its like sent waits to be closed")
             return
         try:
-            size, fds, _ = receive_into(self._sock, _buffer, _FDS_ROOM)
+            size, fds, dropped = receive_into(self._sock, _buffer, _FDS_ROOM)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self.close(f"receive failed: {error.strerror}")
             return
         self._fds.extend(fds)
+        if dropped:
+            self.close("descriptors were lost: too many are open")
+            return
         if not size:
             self.close("the peer closed")
             return

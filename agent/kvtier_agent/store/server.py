@@ -92,13 +92,18 @@ class Server:
             if self.store is not None:
                 self.store.retire_chunks(pool_uid)
         for session in list(self._all_sessions()):
-            if session.pool is None:
-                continue
             try:
-                if self._resolve(session).uid != session.pool.uid:
-                    raise Refusal(RefusalCode.NOT_GRANTED, "the pool was replaced by another of its name; reconnect")
+                self._check(session)
             except Refusal as refusal:
                 session.end(refusal)
+
+    def may_use(self, session: Session) -> bool:
+        """Whether the session, closed or not, has its pool still."""
+        try:
+            self._check(session)
+        except Refusal:
+            return False
+        return True
 
     def admit(self, session: Session) -> tuple[Store, Pool]:
         """The pool that the session may use now. Raises Refusal."""
@@ -157,6 +162,11 @@ class Server:
         self._listeners.clear()
         for session in list(self._all_sessions()):
             session.end(Refusal(RefusalCode.UNAVAILABLE, "the store is stopping"))
+
+    def _check(self, session: Session) -> None:
+        """Raise Refusal unless the session, if it has a pool, has it still."""
+        if session.pool is not None and self._resolve(session).uid != session.pool.uid:
+            raise Refusal(RefusalCode.NOT_GRANTED, "the pool was replaced by another of its name; reconnect")
 
     def _resolve(self, session: Session) -> PoolGrant:
         if self.grants is None:

@@ -38,6 +38,9 @@ class Admission(Protocol):
     def leave(self, session: Session) -> None:
         """The connection is closed. Called once."""
 
+    def may_use(self, session: Session) -> bool:
+        """Whether the session, closed or not, has its pool still."""
+
 
 class Session:
     """One connection. Event loop thread only."""
@@ -170,11 +173,15 @@ class Session:
         fd = self._channel.take_fd()
         if fd is None:
             raise Refusal(m.RefusalCode.BAD_STAGING, "no descriptor came with the staging")
-        staging = Staging(fd, message.bytes, lambda: not self._ended, self._closer)
+        staging = Staging(fd, message.bytes, self._may_store, self._closer)
         if self._staging is not None:
             self._staging.done()
         self._staging = staging
         self._channel.send(m.Done(message.request_id))
+
+    def _may_store(self) -> bool:
+        """Whoever closes before its puts are done is not among the sessions that are ended."""
+        return not self._ended and (not self._channel.closed or self._admission.may_use(self))
 
     def _put(self, store: Store, pool: Pool, message: m.Put) -> None:
         if self._staging is None:

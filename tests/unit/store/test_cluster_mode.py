@@ -146,7 +146,8 @@ def test_revoked_pod_sees_nothing_of_what_is_stored_later(cluster: Cluster) -> N
         assert mapped.isdisjoint(cluster.store.chunks())
 
 
-def test_put_under_way_when_its_grant_is_revoked_stores_nothing(cluster: Cluster) -> None:
+@pytest.mark.parametrize("closes", [pytest.param(False, id="open"), pytest.param(True, id="closed-before")])
+def test_put_under_way_when_its_grant_is_revoked_stores_nothing(cluster: Cluster, closes: bool) -> None:
     cluster.start()
     kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
     accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
@@ -160,8 +161,13 @@ def test_put_under_way_when_its_grant_is_revoked_stores_nothing(cluster: Cluster
         second.send_put(None, blocks)
         first.send_put(others[-1][0], chain("more", 1))  # answered last, by the same movers
         assert second.lookup(hashes_of(others)).whole_blocks == 3, "the put before it was taken up"
+        if closes:
+            cluster.control.snapshot(lambda it: [pool.connections for pool in it.pools] == [2])
+            second.sock.close()
+            cluster.control.snapshot(lambda it: [pool.connections for pool in it.pools] == [1])
         cluster.control.set_pools(2, grant())
-        assert isinstance(second.receive(), Refused)
+        cluster.control.snapshot(lambda it: it.generation == 2)
+        assert closes or isinstance(second.receive(), Refused)
         for pid in cluster.store.movers():
             os.kill(pid, signal.SIGCONT)
         assert first.receive().stored_pages == 1
