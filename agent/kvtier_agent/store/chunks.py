@@ -28,7 +28,7 @@ class Chunks:
         self.files: dict[int, Chunk] = {}
         """Those that can be named to clients."""
         self.retired: set[int] = set()
-        """Of these, the ones that take no new page, and are given back as soon as they are idle."""
+        """Those that take no new page, are given back as soon as they are idle, and are not gone yet."""
         self.closed: dict[int, Chunk] = {}
         """Those that are being dropped, or could not be yet."""
         self._pool_bytes: defaultdict[str, int] = defaultdict(int)
@@ -64,12 +64,12 @@ class Chunks:
     def close(self, chunk: Chunk) -> None:
         """The file is about to go; its bytes count until `discard`."""
         self.files.pop(chunk.id, None)
-        self.retired.discard(chunk.id)
         self.closed[chunk.id] = chunk
 
     def discard(self, chunk: Chunk) -> None:
         """The file is gone, or was never made."""
         self.closed.pop(chunk.id, None)
+        self.retired.discard(chunk.id)
         self._count(chunk, -chunk.cut.file_bytes)
 
     def _count(self, chunk: Chunk, file_bytes: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from kvtier_client.protocol.messages import RefusalCode
 
@@ -26,7 +26,7 @@ def resolve_pool(pod: PodIdentity, grants: Iterable[PoolGrant]) -> PoolGrant:
             f"pool {wanted} is not served on this node; create the CachePool, name this node's TierClass in it, "
             "and see its conditions",
         )
-    if not is_granted(pod, granted.service_accounts):
+    if not is_granted(account_of(pod), granted.service_accounts):
         raise Refusal(
             RefusalCode.NOT_GRANTED,
             f"service account {pod.namespace}/{pod.service_account} may not use pool {wanted}; "
@@ -35,26 +35,11 @@ def resolve_pool(pod: PodIdentity, grants: Iterable[PoolGrant]) -> PoolGrant:
     return granted
 
 
-def pools_lost(pods: Iterable[PodIdentity], before: Sequence[PoolGrant], now: Sequence[PoolGrant]) -> set[str]:
-    """UIDs of pools that one of the pods had before and has no more, though they are still served."""
-    served = {grant.uid for grant in now}
-    lost = set()
-    for pod in pods:
-        had, has = _pool_uid(pod, before), _pool_uid(pod, now)
-        if had is not None and had != has and had in served:
-            lost.add(had)
-    return lost
+def account_of(pod: PodIdentity) -> ServiceAccount:
+    """Whom a pool is granted to."""
+    return ServiceAccount(pod.namespace, pod.service_account)
 
 
-def _pool_uid(pod: PodIdentity, grants: Sequence[PoolGrant]) -> str | None:
-    try:
-        return resolve_pool(pod, grants).uid
-    except Refusal:
-        return None
-
-
-def is_granted(pod: PodIdentity, accounts: Iterable[ServiceAccount]) -> bool:
-    """Whether one of the grants is for the pod's service account."""
-    return any(
-        account.namespace == pod.namespace and account.name in (ANY, pod.service_account) for account in accounts
-    )
+def is_granted(account: ServiceAccount, granted: Iterable[ServiceAccount]) -> bool:
+    """Whether one of the grants is for the account."""
+    return any(it.namespace == account.namespace and it.name in (ANY, account.name) for it in granted)

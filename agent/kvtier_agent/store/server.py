@@ -17,7 +17,7 @@ from .announcer import Announcer
 from .closer import Closer
 from .core import Pool
 from .errors import Refusal
-from .grants import pools_lost, resolve_pool
+from .grants import account_of, resolve_pool
 from .log import log
 from .session import Session
 from .store import Store
@@ -85,12 +85,9 @@ class Server:
 
         A pod keeps what it has mapped, so what a pool stores from now on goes where no such pod can see it.
         """
-        pods = [it.identity.pod for it in self._listeners.values() if it.identity.pod is not None]
-        lost = pools_lost(pods, self.grants or (), message.pools)
         self.grants, self.draining = message.pools, message.drain
-        for pool_uid in lost:
-            if self.store is not None:
-                self.store.retire_chunks(pool_uid)
+        if self.store is not None:
+            self.store.retire_lost(message.pools)
         for session in list(self._all_sessions()):
             try:
                 self._check(session)
@@ -113,6 +110,12 @@ class Server:
         pool = self.store.pool(grant.uid)
         if pool is None:
             raise Refusal(RefusalCode.NOT_READY, "the pool is being set up; try again in a moment")
+        pod = self._listeners[session.volume_id].identity.pod
+        if pod is not None:
+            try:
+                self.store.accounts.note(pool.uid, account_of(pod))
+            except OSError as error:
+                raise Refusal(RefusalCode.UNAVAILABLE, f"the arena takes no notes: {error.strerror}") from error
         return self.store, pool
 
     def leave(self, session: Session) -> None:

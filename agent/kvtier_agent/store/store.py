@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from kvtier_client.protocol.messages import Report, Tier
 from kvtier_agent.config import StoreConfig
 from kvtier_agent.control import DeviceSnapshot, PoolGrant, PoolSnapshot, SetPools, TierUse
 
+from .accounts import Accounts
 from .aio import going_on
 from .arena_format import PAGE, is_pool_uid
 from .chunks import Chunks
@@ -75,6 +76,9 @@ class Store:
         self.puts = Puts(self._core, self._room)
         self.descriptors = Descriptors(self._core)
         self._recovery = Recovery(self._core, self._room, self.edits, found)
+        self.accounts = Accounts(arena_path)
+        self._to_retire: set[str] = set()
+        """Pools of which an account was lost, and which are not recovered yet."""
         self._on_nvme: set[str] = set()
         """Pools that were found there and are neither granted nor purged yet."""
         self._recoveries: dict[str, asyncio.Task[None]] = {}
@@ -143,13 +147,19 @@ class Store:
         """Wait until every granted pool is served. Raises what ends the store."""
         await self._all_done(self._recoveries)
 
-    def retire_chunks(self, pool_uid: str) -> None:
-        """Empty the pool's DRAM as it is now, and use that memory no more: someone who lost the pool has it mapped."""
-        log("pool.retired", pool=pool_uid)
-        pool = self._core.pools.get(pool_uid)
-        if pool is not None:
-            pool.index.retire_chunks()
-        self._core.chunks.retired.update(chunk.id for chunk in self._core.chunks.of_pool(pool_uid))
+    def retire_lost(self, grants: Iterable[PoolGrant]) -> None:
+        """Empty the DRAM, as it is now, of pools that an account has no more, and use that memory no more.
+
+        Pods of the account have it mapped. A pool that is not recovered is emptied before it is served.
+        """
+        for grant in grants:
+            if is_pool_uid(grant.uid) and self.accounts.lose(grant):
+                log("pool.retired", pool=grant.uid)
+                pool = self._core.pools.get(grant.uid)
+                if pool is not None and pool.recovered:
+                    self._retire(pool)
+                else:
+                    self._to_retire.add(grant.uid)
 
     async def keep_up(self) -> None:
         """What is due now and then: lapsed holds, pins and blocks, and memory that has to be given back."""
@@ -162,6 +172,9 @@ class Store:
                 pool.progress.fire()
         with going_on("trim"):
             await self._room.trim()
+        with going_on("accounts"):
+            if not self._core.chunks.retired and not self._to_retire:
+                self.accounts.forget_lost()
         for pool in self.served():
             with going_on("expire"):
                 await self.edits.expire(pool)
@@ -252,9 +265,16 @@ class Store:
             known = isinstance(error, StoreError | OSError)
             self.failed.set_exception(error if known else IndexBroken(error))
 
+    def _retire(self, pool: Pool) -> None:
+        pool.index.retire_chunks()
+        self._core.chunks.retired.update(chunk.id for chunk in self._core.chunks.of_pool(pool.uid))
+
     async def _recover(self, pool: Pool) -> None:
         try:
             await self._recovery.recover(pool)
+            if pool.uid in self._to_retire:
+                self._to_retire.discard(pool.uid)
+                self._retire(pool)
             self._on_nvme.discard(pool.uid)
         except asyncio.CancelledError:
             raise
@@ -288,6 +308,7 @@ class Store:
                     log("pool.purge_waits", pool=pool.uid, holds=len(pool.holds), writing=self._nvme.writing(pool))
                 await asyncio.sleep(pause_s)
             del core.pools[pool.uid]
+            self._to_retire.discard(pool.uid)
             self._on_nvme.discard(pool.uid)
             log("pool.purged", pool=pool.uid)
         except asyncio.CancelledError:

@@ -108,9 +108,9 @@ def test_chunk_files_count_from_before_they_are_made_until_they_are_gone() -> No
     assert list(books.of_pool("a")) == [chunk]
     books.retired.add(chunk.id)
     books.close(chunk)
-    assert (books.total_bytes, books.files, books.retired) == (CUT.file_bytes, {}, set())
+    assert (books.total_bytes, books.files, books.retired) == (CUT.file_bytes, {}, {chunk.id})
     books.discard(chunk)
-    assert (books.pool_bytes("a"), books.total_bytes) == (0, 0)
+    assert (books.pool_bytes("a"), books.total_bytes, books.retired) == (0, 0, set())
 
 
 def test_found_chunk_file_counts_before_its_cut_is_known() -> None:

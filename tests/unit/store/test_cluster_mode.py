@@ -146,6 +146,34 @@ def test_revoked_pod_sees_nothing_of_what_is_stored_later(cluster: Cluster) -> N
         assert mapped.isdisjoint(cluster.store.chunks())
 
 
+@pytest.mark.parametrize("told", [pytest.param(True, id="told-before"), pytest.param(False, id="told-at-its-start")])
+def test_revoked_pod_sees_nothing_of_what_a_killed_stores_successor_stores(cluster: Cluster, told: bool) -> None:
+    cluster.start()
+    kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
+    accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
+    cluster.control.set_pools(1, grant(service_accounts=accounts))
+    blocks, later = chain("before", 3), chain("later", 3)
+    with cluster.connect(kept) as first, cluster.connect(revoked) as second:
+        first.put(None, blocks, reach=Reach.FLUSHED)
+        assert second.read_all(hashes_of(blocks)) == data_of(blocks)  # it maps the chunks now
+        mapped = set(second.chunks)
+        if told:
+            first.get(hashes_of(blocks))  # the hold keeps the chunk from being given back
+            cluster.control.set_pools(2, grant())
+            cluster.control.snapshot(lambda it: it.generation == 2)
+        cluster.store.kill()
+    assert cluster.store.chunks()
+    cluster.start()
+    cluster.control.set_pools(2, grant())
+    with cluster.connect(kept) as first:
+        assert first.put(None, later).reached is Reach.DRAM
+        assert mapped.isdisjoint(place.chunk for place in first.get(hashes_of(later)).places)
+        assert first.read_all(hashes_of(blocks)) == data_of(blocks), "nvme still has what DRAM gives up"
+        note = cluster.store.arena / POOL / "accounts/team/second"
+        wait_for("the account's last chunk is gone", lambda: not note.exists())
+        assert mapped.isdisjoint(int(chunk.stem, 16) for chunk in cluster.store.chunks())
+
+
 @pytest.mark.parametrize("closes", [pytest.param(False, id="open"), pytest.param(True, id="closed-before")])
 def test_put_under_way_when_its_grant_is_revoked_stores_nothing(cluster: Cluster, closes: bool) -> None:
     cluster.start()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from kvtier_agent.control import PoolGrant, ServiceAccount
+from kvtier_agent.control import ServiceAccount
 from kvtier_agent.link import PodIdentity
+from kvtier_agent.store.accounts import Accounts
 from kvtier_agent.store.errors import Refusal
-from kvtier_agent.store.grants import pools_lost, resolve_pool
+from kvtier_agent.store.grants import resolve_pool
 from kvtier_client.protocol.messages import RefusalCode
 
 from tests.unit.store.process import grant
@@ -52,14 +55,37 @@ def test_pod_without_a_grant_is_told_what_to_do(identity: PodIdentity, words: st
     assert "CachePool" in refused.value.message
 
 
+ENGINE, SECOND = ServiceAccount("team", "engine"), ServiceAccount("team", "second")
+
+
 @pytest.mark.parametrize(
-    ("now", "lost"),
+    ("granted", "lost"),
     [
-        pytest.param((OWN, SHARED), set(), id="nothing-changed"),
-        pytest.param((grant("uid-1", "demo", service_accounts=()), SHARED), {"uid-1"}, id="account-taken-out"),
-        pytest.param((SHARED,), set(), id="pool-gone-and-purged"),
-        pytest.param((grant("uid-9", "demo"), SHARED), set(), id="pool-replaced-and-the-old-one-purged"),
+        pytest.param((ENGINE, SECOND), False, id="nothing-changed"),
+        pytest.param((ServiceAccount("team", "*"),), False, id="a-star-grants-both"),
+        pytest.param((ServiceAccount("team", "third"), ENGINE), True, id="one-taken-out"),
+        pytest.param((ServiceAccount("other", "*"),), True, id="another-namespace"),
     ],
 )
-def test_pool_is_lost_when_it_is_served_to_others_only(now: tuple[PoolGrant, ...], lost: set[str]) -> None:
-    assert pools_lost([pod("demo"), pod("other")], (OWN, SHARED), now) == lost
+def test_successor_knows_which_account_lost_a_pool(
+    tmp_path: Path, granted: tuple[ServiceAccount, ...], lost: bool
+) -> None:
+    before = Accounts(tmp_path)
+    for account in (ENGINE, SECOND):
+        before.note("uid-1", account)
+    after = Accounts(tmp_path)
+    assert not after.lose(grant("uid-2", service_accounts=()))
+    assert after.lose(grant("uid-1", service_accounts=granted)) == lost
+
+
+def test_account_loses_a_pool_once_until_it_has_it_again(tmp_path: Path) -> None:
+    accounts, now = Accounts(tmp_path), grant("uid-1")
+    accounts.note("uid-1", ENGINE)
+    accounts.note("uid-1", SECOND)
+    assert [accounts.lose(now), accounts.lose(now)] == [True, False]
+    accounts.note("uid-1", SECOND)
+    assert accounts.lose(now)
+    assert Accounts(tmp_path).lose(now), "the chunks may still be there"
+    accounts.forget_lost()
+    assert not Accounts(tmp_path).lose(now)
+    assert Accounts(tmp_path).lose(grant("uid-1", service_accounts=())), "the other one is still noted"
