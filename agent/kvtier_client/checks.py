@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from .protocol.messages import HASH_BYTES, LAYOUT_BYTES, HashList, PageId
+from .protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_PAGES_OF_BLOCK, HashList, PageId
 from .protocol.places import most_blocks
 from .results import Page
 
-MAX_PAGES_OF_BLOCK = 1024
 MAX_PIN_S = 30 * 86_400
 
 

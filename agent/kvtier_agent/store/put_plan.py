@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvtier_client.protocol.messages import HASH_BYTES, LAYOUT_BYTES, MAX_BLOCKS, HashList, PageId, Put, RefusalCode
+from kvtier_client.protocol.messages import (
+    HASH_BYTES,
+    LAYOUT_BYTES,
+    MAX_BLOCKS,
+    MAX_PAGES_OF_BLOCK,
+    HashList,
+    PageId,
+    Put,
+    RefusalCode,
+)
 from kvtier_client.protocol.places import place_count
 
 from .arena_format import MAX_PAGE_BYTES, PAGE, round_up
@@ -39,6 +48,7 @@ def check_pages(pages: Sequence[PageId], blocks: int) -> list[Key]:
     """The keys of the pages that a caller asks for, of so many blocks. Raises Refusal."""
     if not pages:
         raise Refusal(RefusalCode.MALFORMED, "no pages are named; name at least one (group, shard)")
+    _check_count(len(pages))
     keys = [_checked_key(page) for page in pages]
     if len({key[:2] for key in keys}) != len(keys):
         raise Refusal(RefusalCode.MALFORMED, "a page is named twice")
@@ -133,8 +143,14 @@ def _parents(parent: bytes | None, pages: Sequence[WantedPage]) -> list[bytes | 
             raise Refusal(RefusalCode.MALFORMED, "a page comes twice")
         else:
             in_block.add((group, shard))
+            _check_count(len(in_block))
         parents.append(parent)
     return parents
+
+
+def _check_count(pages: int) -> None:
+    if pages > MAX_PAGES_OF_BLOCK:
+        raise Refusal(RefusalCode.LIMIT, f"{pages} pages of one block; at most {MAX_PAGES_OF_BLOCK} are taken")
 
 
 def _checked_key(page: PageId) -> Key:

@@ -19,6 +19,8 @@ LAYOUT_BYTES: Final = 32
 HASH_BYTES: Final = range(16, 65)
 MAX_BLOCKS: Final = 32_768
 """Most hashes in one request, and most places in its answer."""
+MAX_PAGES_OF_BLOCK: Final = 1024
+"""Most pages that a block has, and that a request names of each."""
 
 
 class Tier(StrEnum):

@@ -20,6 +20,7 @@ pub enum Code {
     ParentAbsent,
     SizeMismatch,
     Malformed,
+    Limit,
 }
 
 impl Code {
@@ -28,6 +29,7 @@ impl Code {
             Code::ParentAbsent => "parent_absent",
             Code::SizeMismatch => "size_mismatch",
             Code::Malformed => "malformed",
+            Code::Limit => "limit",
         }
     }
 }

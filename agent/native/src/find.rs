@@ -8,9 +8,6 @@ use crate::index::Index;
 use crate::keys::{Key, check_hash_length, fingerprint};
 use crate::tree::is_node;
 
-/// Above this many keys a set is quicker than looking for each.
-const FEW: usize = 8;
-
 /// What a caller needs of each block: keys as stored, in the order asked.
 #[derive(Default, Clone)]
 pub struct Wanted {
@@ -150,13 +147,7 @@ impl Index {
 
     /// Whether the block has a page under each of these keys.
     fn has_all(&self, node: u32, keys: &[u16]) -> bool {
-        let is_there = |page: &u32| self.pages[*page].is_present();
-        if keys.len() <= FEW {
-            return keys.iter().all(|&key| self.page_of(node, key).as_ref().is_some_and(is_there));
-        }
-        let wanted: HashSet<u16> = keys.iter().copied().collect();
-        let found = self.pages_of(node).filter(is_there).filter(|&page| wanted.contains(&self.pages[page].key));
-        found.count() == wanted.len()
+        keys.iter().all(|&key| self.page_of(node, key).is_some_and(|page| self.pages[page].is_present()))
     }
 
     /// How many leading blocks of the chain have their full pages in DRAM.

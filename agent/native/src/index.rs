@@ -16,6 +16,12 @@ use crate::tree::{Birth, Tree, is_node};
 /// A packed PageRef.
 pub const REF_BYTES: usize = 236;
 
+/// Most pages of one block that puts make.
+pub const MAX_PAGES_OF_BLOCK: usize = 1024;
+
+/// Pages of one block that are looked through one by one.
+const FEW_PAGES: usize = 16;
+
 /// So many nodes without pages do not count.
 const FEW_NODES: usize = 65_536;
 
@@ -36,6 +42,8 @@ pub struct Index {
     pub segments: Segments,
     pub policy: Policy,
     pub recovery: Recovery,
+    /// By node, the pages by key of blocks that have, or had, more than a few.
+    wide: HashMap<u32, HashMap<u16, u32>>,
     remains: HashMap<u32, Box<Remains>>,
     /// Until when pages stay that a pod pinned, both ways.
     kept: HashMap<u32, u32>,
@@ -70,6 +78,7 @@ impl Index {
             segments: Segments::default(),
             policy,
             recovery: Recovery::default(),
+            wide: HashMap::new(),
             remains: HashMap::new(),
             kept: HashMap::new(),
             kept_until: BTreeSet::new(),
@@ -115,14 +124,22 @@ impl Index {
     #[inline]
     pub fn page_of(&self, node: u32, key: u16) -> Option<u32> {
         let mut page = self.tree.nodes[node].pages;
-        while page != NONE {
+        for _ in 0..FEW_PAGES {
+            if page == NONE {
+                return None;
+            }
             let it = &self.pages[page];
             if it.key == key {
                 return Some(page);
             }
             page = it.next;
         }
-        None
+        self.wide.get(&node)?.get(&key).copied()
+    }
+
+    /// How many pages the block has, in whatever state.
+    pub fn page_count(&self, node: u32) -> usize {
+        self.wide.get(&node).map_or_else(|| self.pages_of(node).count(), HashMap::len)
     }
 
     pub fn pages_of(&self, node: u32) -> PagesOf<'_> {
@@ -147,8 +164,19 @@ impl Index {
         self.pages[page].next = first;
         self.tree.nodes[node].pages = page;
         self.paged_nodes += usize::from(first == NONE);
+        self.widen(node, page);
         self.policy.born(page, used_at);
         page
+    }
+
+    /// Keep the new page by its key as well, and with it all of a block that comes to have more than a few.
+    fn widen(&mut self, node: u32, page: u32) {
+        if let Some(by_key) = self.wide.get_mut(&node) {
+            by_key.insert(self.pages[page].key, page);
+        } else if self.pages_of(node).nth(FEW_PAGES).is_some() {
+            let by_key = self.pages_of(node).map(|page| (self.pages[page].key, page)).collect();
+            self.wide.insert(node, by_key);
+        }
     }
 
     /// Hang the page on the same page of the parent block.
@@ -418,7 +446,7 @@ impl Index {
             let remains = self.remains_of(page);
             self.remains.insert(page, remains);
         }
-        let Page { node, next, parent, .. } = self.pages[page];
+        let Page { node, next, parent, key, .. } = self.pages[page];
         let mut before = self.tree.nodes[node].pages;
         if before == page {
             self.tree.nodes[node].pages = next;
@@ -428,6 +456,12 @@ impl Index {
                 before = self.pages[before].next;
             }
             self.pages[before].next = next;
+        }
+        if let Some(by_key) = self.wide.get_mut(&node) {
+            by_key.remove(&key);
+            if by_key.is_empty() {
+                self.wide.remove(&node);
+            }
         }
         if parent != NONE {
             self.pages[parent].kids -= 1;
@@ -656,6 +690,8 @@ impl Index {
             + self.segments.heap_bytes()
             + self.policy.heap_bytes()
             + self.recovery.heap_bytes()
+            + self.wide.capacity() * (size_of::<(u32, HashMap<u16, u32>)>() + 1)
+            + self.wide.values().map(|by_key| by_key.capacity() * 9).sum::<usize>()
             + self.remains.capacity() * 9
             + self.remains.len() * (size_of::<Remains>() + 64)
             + self.kept.capacity() * 9
@@ -691,6 +727,10 @@ impl Index {
             }
         }
         assert_eq!((blocks, paged), (self.blocks, self.paged_nodes));
+        for (&node, by_key) in &self.wide {
+            let pages: HashMap<u16, u32> = self.pages_of(node).map(|page| (self.pages[page].key, page)).collect();
+            assert_eq!(&pages, by_key, "a block's pages by key");
+        }
         self.check_counts(attached);
     }
 
@@ -777,6 +817,8 @@ fn extend_padded(packed: &mut Vec<u8>, hash: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::Key;
+    use crate::puts::Given;
     use crate::testing::{LAYOUT, find, hash, index, reserve, store};
 
     #[test]
@@ -812,6 +854,29 @@ mod tests {
             steps += 1;
         }
         assert_eq!((steps, index.blocks), (5, 0));
+    }
+
+    #[test]
+    fn pages_of_a_wide_block_are_found_by_key_as_they_come_and_go() {
+        let mut index = index(64);
+        let block = hash(1);
+        let key = |shard: u16| Key { group: 0, shard, trailing: 0 };
+        let given: Vec<Given> = (0..64).map(|shard| Given { hash: &block, key: key(shard), size: 1 }).collect();
+        let taken = index.reserve(&LAYOUT, None, &given, 0, 0, 1.0, u64::MAX).unwrap().taken;
+        let pages: Vec<u32> = taken.iter().map(|&(_, page)| page).collect();
+        let node = index.pages[pages[0]].node;
+        let is_found = |index: &Index, at: usize| index.page_of(node, index.pages[pages[at]].key) == Some(pages[at]);
+        index.commit(&pages, &[0; 16 * 64]).unwrap();
+        index.check();
+        assert!((0..64).all(|at| is_found(&index, at)));
+        assert_eq!((index.page_count(node), index.wide.len()), (64, 1));
+        for &page in pages.iter().step_by(2) {
+            index.cut(page);
+        }
+        index.check();
+        assert_eq!((index.page_count(node), is_found(&index, 1), is_found(&index, 63)), (32, true, true));
+        index.delete(&LAYOUT, &block);
+        assert!(index.wide.is_empty());
     }
 
     #[test]

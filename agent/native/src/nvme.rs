@@ -1,6 +1,6 @@
 //! What lies on nvme: reads into DRAM, writes from it, and the upkeep of segments.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::column::NONE;
 use crate::error::{Result, value};
@@ -205,20 +205,18 @@ impl Index {
         let Some(mut node) = self.find_block(layout, hash)? else {
             return Ok(Vec::new());
         };
-        let wanted: HashSet<(u32, u16)> = keys.iter().copied().collect();
+        let places: HashMap<(u32, u16), usize> = keys.iter().copied().zip(0..).collect();
+        let place_of = |page: u32| {
+            let key = self.keys.get(self.pages[page].key);
+            places.get(&(key.group, key.shard))
+        };
         let mut found = Vec::new();
         while is_node(node) {
             let begin = found.len();
-            found.extend(self.pages_of(node).filter(|&page| {
-                let key = self.keys.get(self.pages[page].key);
-                self.pages[page].is_present() && wanted.contains(&(key.group, key.shard))
-            }));
+            let is_wanted = |page: &u32| self.pages[*page].is_present() && place_of(*page).is_some();
+            found.extend(self.pages_of(node).filter(is_wanted));
             if found.len() - begin > 1 {
-                let order = |page: &u32| {
-                    let key = self.keys.get(self.pages[*page].key);
-                    keys.iter().position(|&other| other == (key.group, key.shard))
-                };
-                found[begin..].sort_by_cached_key(|page| std::cmp::Reverse(order(page)));
+                found[begin..].sort_by_cached_key(|&page| std::cmp::Reverse(place_of(page)));
             }
             node = self.tree.nodes[node].parent;
         }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::column::NONE;
 use crate::error::{Code, Error, Result, malformed, refused, value};
-use crate::index::Index;
+use crate::index::{Index, MAX_PAGES_OF_BLOCK};
 use crate::keys::{Key, LAYOUT_BYTES, check_hash_length, fingerprint};
 use crate::pages::{ALIVE, ATTACHED, FILLING, MARKED, Pages, RESIDENT, WAITING, WRITING, slot_bytes};
 use crate::policy::{MISSING_LOOKED_AT, Request, Victim};
@@ -63,6 +63,7 @@ impl Index {
         let mut before: HashMap<Key, State> = HashMap::new();
         let mut own: HashMap<Key, State> = HashMap::new();
         let mut block: Option<Block> = None;
+        let mut in_block = 0;
         for (index, page) in pages.iter().enumerate() {
             let here = match block {
                 Some(here) if here.hash == page.hash => here,
@@ -71,12 +72,17 @@ impl Index {
                     before = std::mem::take(&mut own);
                     let entered = self.enter_block(layout, page.hash, above, index)?;
                     block = Some(entered);
+                    in_block = self.count_of(&entered);
                     entered
                 }
             };
             let state = match self.known_state(here.node, page, index)? {
                 Some(state) => state,
-                None => self.state_of_new(&here, page, &before, all_trailing, index)?,
+                None => {
+                    check_count(&here, in_block, index)?;
+                    in_block += 1;
+                    self.state_of_new(&here, page, &before, all_trailing, index)?
+                }
             };
             own.insert(page.key, state);
             states.push(state);
@@ -178,6 +184,11 @@ impl Index {
         parent_absent(block, index)
     }
 
+    /// How many pages the block has.
+    fn count_of(&self, block: &Block) -> usize {
+        if block.node == NONE { 0 } else { self.page_count(block.node) }
+    }
+
     fn find_page(&self, node: u32, key: Key) -> Option<u32> {
         if node == NONE {
             return None;
@@ -265,6 +276,7 @@ impl Index {
                 Some(_) => return Ok(Step::Busy),
                 None => {}
             }
+            check_count(&block, self.count_of(&block), index)?;
             let Some(hangs_on) = self.hanger(layout, &block, page) else {
                 return parent_absent(&block, index);
             };
@@ -645,6 +657,18 @@ fn parent_before<'a>(parent: Option<&'a [u8]>, pages: &[Given<'a>], start: usize
     };
     let before = pages[..start].iter().rev().find(|other| other.hash != page.hash);
     before.map(|page| page.hash).or(parent)
+}
+
+/// Refuse a new page of a block that has so many.
+fn check_count(block: &Block, pages: usize, index: usize) -> Result<()> {
+    if pages < MAX_PAGES_OF_BLOCK {
+        return Ok(());
+    }
+    refused(
+        Code::Limit,
+        index,
+        format!("block {} has {pages} pages; no more than {MAX_PAGES_OF_BLOCK} are taken", hex(block.hash)),
+    )
 }
 
 fn parent_absent<T>(block: &Block, index: usize) -> Result<T> {

@@ -13,6 +13,7 @@ from kvtier_client.protocol.frames import FrameDecoder, encode_frame
 from kvtier_client.protocol.messages import (
     MAX_BLOCKS,
     MAX_CHUNKS,
+    MAX_PAGES_OF_BLOCK,
     Chunks,
     Delete,
     Done,
@@ -113,6 +114,7 @@ def test_every_layout_field_and_refusal_code_is_described() -> None:
 
 def test_limits_are_the_pages() -> None:
     assert f"{MAX_BLOCKS:,}" in PAGE
+    assert f"at most {MAX_PAGES_OF_BLOCK:,} pages" in PAGE
     assert f"at most {MAX_CHUNKS}" in PAGE
 
 

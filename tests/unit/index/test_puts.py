@@ -56,6 +56,19 @@ def test_page_of_another_size_is_refused(pool: Pool) -> None:
     assert refusal(pool, "ab", size=SLOT - 1) == ("size_mismatch", 0)
 
 
+def test_block_of_very_many_pages_takes_no_more() -> None:
+    pool = Pool(1200)
+    many = [(group, shard, 0) for group in range(2) for shard in range(512)]
+    pages = pool.store("a", keys=many)
+    assert pool.find("a", many) == (1, 1)
+    assert states(pool, "a", keys=[many[0], many[-1]]) == [KNOWN, KNOWN]
+    assert refusal(pool, "a", keys=[many[0], (2, 0, 0)]) == ("limit", 1)
+    assert refusal(pool, "b", keys=[*many, (2, 0, 0)]) == ("limit", 1024)
+    with pytest.raises(Refused, match="1024 pages"):
+        pool.reserve("a", keys=[(2, 0, 0)])
+    assert len(pages) == 1024
+
+
 def test_group_of_another_kind_is_refused(pool: Pool) -> None:
     pool.store("a")
     assert refusal(pool, "b", parent="a", keys=[(0, 0, 5)]) == ("malformed", 0)

@@ -192,6 +192,16 @@ def test_client_of_a_newer_release_gets_the_version_that_both_speak(store: Store
             m.RefusalCode.LIMIT,
             "more than 32768 pages",
         ),
+        (
+            m.Lookup(5, LAYOUT, HASHES, pages=tuple(m.PageId(0, n) for n in range(1025))),
+            m.RefusalCode.LIMIT,
+            "1025 pages of one block",
+        ),
+        (
+            m.Put(5, LAYOUT, None, [m.PutPage(HASH, 0, 9, m.PageId(0, n)) for n in range(1025)]),
+            m.RefusalCode.LIMIT,
+            "1025 pages of one block",
+        ),
         (m.Put(5, LAYOUT, None, []), m.RefusalCode.MALFORMED, "no pages"),
         (m.Put(5, LAYOUT, b"p", [PAGE]), m.RefusalCode.MALFORMED, "a hash has 1 bytes"),
         (m.Put(5, LAYOUT, None, [m.PutPage(HASH, 0, 0)]), m.RefusalCode.LIMIT, "a page of 0 bytes"),
