@@ -26,7 +26,7 @@ _ACCEPT_AT_ONCE: Final = 16
 MAX_SESSIONS: Final = 256
 """Connections of one listener."""
 MAX_SESSION_BYTES: Final = 64 << 20
-"""Kept for all sessions of one listener together: what is not read, and frames that are not complete."""
+"""Kept for all sessions of one listener together: what is not read, incomplete frames, requests under way."""
 
 
 class Identity(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Awaitable
 from typing import Final, Protocol
 
@@ -22,11 +23,18 @@ from .staging import Staging
 from .store import Store
 
 _MAX_REQUESTS: Final = 16
-"""Under way on one connection; the next are read when some are done."""
+"""Under way on one connection; the next wait until some are done, and no more are read."""
+_MAX_REQUEST_BYTES: Final = 16 << 20
+"""What these take, but for the last of them."""
+_PAGE_BYTES: Final = 256
+_MESSAGE_BYTES: Final = 2048
 _HELLO_S: Final = 10.0
 _OUT_BYTES: Final = 8 << 20
 """Most that waits for a client that does not read: three of the largest replies."""
 SERVER: Final = "kvtier-store/0.1"
+
+_Request = m.Get | m.Hold | m.Put | m.Delete
+"""What may take its time."""
 
 
 class Admission(Protocol):
@@ -54,7 +62,10 @@ class Session:
         self._store: Store | None = None
         self._staging: Staging | None = None
         self._announcer: Announcer | None = None
-        self._requests = 0
+        self._requests = self._request_bytes = 0
+        self._waiting: deque[m.ToAgent] = deque()
+        """What was read together with the last that may be under way, in order."""
+        self._waiting_bytes = 0
         self._ended = False
         self._tasks = Tasks()
         self._channel: Channel[m.ToAgent] = Channel(
@@ -70,8 +81,8 @@ class Session:
 
     @property
     def memory(self) -> int:
-        """Bytes that are kept for the client's side of the connection."""
-        return self._channel.memory
+        """Bytes that are kept for the client's side of the connection, and about what its requests take."""
+        return self._channel.memory + self._request_bytes + self._waiting_bytes
 
     @property
     def announcer(self) -> Announcer | None:
@@ -86,6 +97,8 @@ class Session:
 
     def _closed(self, reason: str) -> None:
         self._hello_timer.cancel()
+        self._waiting.clear()
+        self._waiting_bytes = 0
         if self._staging is not None:
             self._staging.done()
             self._staging = None
@@ -96,6 +109,25 @@ class Session:
         self._channel.send(m.Refused(m.RefusalCode.MALFORMED, reason))
 
     def _received(self, message: m.ToAgent) -> None:
+        if self._waiting or self._is_busy():
+            self._waiting.append(message)
+            self._waiting_bytes += _size_of(message)
+        else:
+            self._dispatch(message)
+
+    def _is_busy(self) -> bool:
+        return self._requests >= _MAX_REQUESTS or self._request_bytes >= _MAX_REQUEST_BYTES
+
+    def _go_on(self) -> None:
+        """A request is done: begin those that wait, as far as there is room, and then read again."""
+        while self._waiting and not self._is_busy():
+            message = self._waiting.popleft()
+            self._waiting_bytes -= _size_of(message)
+            self._dispatch(message)
+        if not self._is_busy():
+            self._channel.resume()
+
+    def _dispatch(self, message: m.ToAgent) -> None:
         try:
             self._handle(message)
         except Refusal as refusal:
@@ -138,11 +170,11 @@ class Session:
         if isinstance(message, m.Stage):
             self._stage(message)
         elif isinstance(message, m.Hold):
-            self._start(message.request_id, store.gets.hold(pool, self.pod, message))
+            self._start(message, store.gets.hold(pool, self.pod, message))
         elif isinstance(message, m.Prefetch):
             self._channel.send(store.gets.prefetch(pool, message))
         elif isinstance(message, m.Delete):
-            self._start(message.request_id, store.edits.delete(pool, message))
+            self._start(message, store.edits.delete(pool, message))
         elif isinstance(message, m.Pin):
             self._channel.send(store.edits.pin(pool, message))
         else:
@@ -186,7 +218,7 @@ class Session:
     def _put(self, store: Store, pool: Pool, message: m.Put) -> None:
         if self._staging is None:
             raise Refusal(m.RefusalCode.BAD_STAGING, "stage memory before the first put")
-        self._start(message.request_id, store.puts.put(pool, self._staging, message))
+        self._start(message, store.puts.put(pool, self._staging, message))
 
     def _get(self, store: Store, pool: Pool, message: m.Get) -> None:
         answer = store.gets.get_nowait(pool, self.pod, message)
@@ -194,7 +226,7 @@ class Session:
             self._send_part(answer)
         else:
             parts = store.gets.get_parts(pool, self.pod, message, answer, self._send_part)
-            self._start(message.request_id, parts)
+            self._start(message, parts)
 
     def _send_part(self, part: Part) -> None:
         """Send places, after the descriptors that they need. Raises Refusal."""
@@ -210,13 +242,15 @@ class Session:
             raise Refusal(m.RefusalCode.UNAVAILABLE, f"the arena cannot be opened: {error.strerror}") from error
         self._channel.send(part.reply)
 
-    def _start(self, request_id: int, work: Awaitable[msgspec.Struct | None]) -> None:
+    def _start(self, message: _Request, work: Awaitable[msgspec.Struct | None]) -> None:
+        size = _size_of(message)
         self._requests += 1
-        if self._requests >= _MAX_REQUESTS:
+        self._request_bytes += size
+        if self._is_busy():
             self._channel.pause()
-        self._tasks.start("request", self._answer(request_id, work))
+        self._tasks.start("request", self._answer(message.request_id, size, work))
 
-    async def _answer(self, request_id: int, work: Awaitable[msgspec.Struct | None]) -> None:
+    async def _answer(self, request_id: int, size: int, work: Awaitable[msgspec.Struct | None]) -> None:
         """Send what `work` returns, unless it has answered itself."""
         reply: msgspec.Struct | None
         try:
@@ -230,9 +264,17 @@ class Session:
             raise
         finally:
             self._requests -= 1
-            self._channel.resume()
+            self._request_bytes -= size
         if self._channel.closed:
             if isinstance(reply, m.HoldReply) and self.pool is not None:
                 self.pool.holds.release(self.pod, reply.hold_id)
         elif reply is not None:
             self._channel.send(reply)
+        self._go_on()
+
+
+def _size_of(message: m.ToAgent) -> int:
+    """About the bytes that a message takes, decoded, until it is answered."""
+    pages = len(message.pages) if isinstance(message, m.Put | m.Lookup | m.Get | m.Hold | m.Prefetch) else 0
+    hashes = 0 if isinstance(message, m.Hello | m.Release | m.Stage | m.Put | m.Report) else len(message.hashes.packed)
+    return _MESSAGE_BYTES + pages * _PAGE_BYTES + 4 * hashes
