@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from kvtier_client.protocol.messages import Report
 from kvtier_index import Index
 
 from kvtier_agent.config import StoreConfig
@@ -44,8 +43,6 @@ class Pool:
         """Pages that puts are storing."""
         self.progress = Signal()
         """Fires when pages arrived or were written, or room may have come. Waiters look again."""
-        self.reports: dict[bytes, Report] = {}
-        """By layout, the latest."""
         self.fills = Fills()
         self.notes_end: int | None = 0
         """Of the notes of what was deleted (`deletions`); None: the file says."""

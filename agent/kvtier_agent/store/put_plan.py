@@ -57,9 +57,15 @@ def check_pages(pages: Sequence[PageId], blocks: int) -> list[Key]:
     return keys
 
 
+def check_layout(layout: bytes) -> None:
+    """Raise Refusal unless this is a layout's fingerprint."""
+    if len(layout) != LAYOUT_BYTES:
+        raise Refusal(RefusalCode.MALFORMED, f"the layout has {len(layout)} bytes instead of {LAYOUT_BYTES}")
+
+
 def check_chain(layout: bytes, hashes: HashList) -> None:
     """Raise Refusal unless layout and hashes are within the protocol's limits."""
-    _check_layout(layout)
+    check_layout(layout)
     _check_length(hashes.length)
     if len(hashes.packed) % hashes.length:
         raise Refusal(
@@ -74,7 +80,7 @@ def check_put(put: Put, staging_bytes: int) -> PutPlan:
     if not put.pages:
         raise Refusal(RefusalCode.MALFORMED, "a put has no pages")
     pages = [(it.hash, it.page.group, it.page.shard, it.page.trailing, it.size) for it in put.pages]
-    _check_layout(put.layout)
+    check_layout(put.layout)
     for length in {len(it[0]) for it in pages} | ({len(put.parent)} if put.parent is not None else set()):
         _check_length(length)
     if len(pages) > MAX_BLOCKS:
@@ -109,11 +115,6 @@ def refusal_of(error: Refused) -> Refusal:
     """What the index refuses, as it is said to a client."""
     code, _, message = error.args
     return Refusal(RefusalCode(code), message)
-
-
-def _check_layout(layout: bytes) -> None:
-    if len(layout) != LAYOUT_BYTES:
-        raise Refusal(RefusalCode.MALFORMED, f"the layout has {len(layout)} bytes instead of {LAYOUT_BYTES}")
 
 
 def _check_length(length: int) -> None:

@@ -132,7 +132,7 @@ class Session:
             self._handle(message)
         except Refusal as refusal:
             self._channel.send(m.Refused(refusal.code, refusal.message, getattr(message, "request_id", 0)))
-            if isinstance(message, m.Hello) or self.pool is None:
+            if isinstance(message, m.Hello | m.Report) or self.pool is None:
                 self._channel.close_when_sent(str(refusal))
         except BaseException as error:
             self._broken(error)

@@ -32,6 +32,7 @@ from .log import log
 from .movers import COPY, Movers
 from .no_nvme import NoNvme
 from .nvme.tier import Nvme
+from .put_plan import check_layout
 from .puts import Puts
 from .recovery import Recovery, first_number, list_chunks
 from .room import Room
@@ -41,8 +42,6 @@ _PURGE_POLL_S: Final = 0.05
 _PURGE_REPORT_S: Final = 5.0
 _PURGE_RETRY_S: Final = 5.0
 """Between two attempts of a purge that fails, at most."""
-_REPORTS: Final = 64
-"""Layouts of one pool whose engines' speed is kept."""
 
 ChunkTold = Callable[[str, int], None]
 
@@ -185,11 +184,8 @@ class Store:
         return all(await asyncio.gather(*(self._nvme.flush(pool, deadline) for pool in pools)))
 
     def report(self, pool: Pool, message: Report) -> None:
-        """An engine says how fast it computes."""
-        pool.reports.pop(message.layout, None)
-        pool.reports[message.layout] = message
-        if len(pool.reports) > _REPORTS:
-            del pool.reports[next(iter(pool.reports))]
+        """An engine says how fast it computes. Raises Refusal."""
+        check_layout(message.layout)
         self._nvme.report(pool, message)
 
     def chunk_ids(self, pool: Pool) -> list[int]:

@@ -228,6 +228,15 @@ def test_request_beyond_a_limit_is_refused_and_changes_nothing(
         assert client.lookup([HASH]).whole_blocks == 0
 
 
+def test_report_of_what_is_no_layout_is_refused_and_ends_the_connection(store: StoreProcess) -> None:
+    with store.connect() as client:
+        client.send(m.Report(LAYOUT, 16, 5000.0, 0, 4096.0))
+        expect_refusal(
+            client.ask(m.Report(LAYOUT * 2, 16, 5000.0, 0, 4096.0)), m.RefusalCode.MALFORMED, "the layout has 64 bytes"
+        )
+        assert client.receive() is None
+
+
 def test_put_before_a_staging_is_refused(store: StoreProcess) -> None:
     with store.connect() as client:
         expect_refusal(client.ask(m.Put(1, LAYOUT, None, [PAGE])), m.RefusalCode.BAD_STAGING, "stage memory")

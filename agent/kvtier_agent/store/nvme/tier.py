@@ -203,6 +203,7 @@ class Nvme:
         self._writer.drop_pool(pool)
         self._cleaner.forget(pool)
         self._loader.forget(pool)
+        self._offers.forget(pool.uid)
         space = self._books.space(pool.uid)
         if not space.segments.values() - self._doomed.keys():
             if not self._journal.is_whole and not self._journal.has_purged(pool.uid):
