@@ -15,8 +15,8 @@ BUSY: Final[int]
 """Of `check_put`: is there; is new; is being stored by someone else, or its parent is."""
 
 class Refused(ValueError):
-    """The request contradicts what is stored; args: code ("parent_absent", "size_mismatch", "malformed", "limit"), index
-    of the page, message."""
+    """The request contradicts what is stored; args: code ("parent_absent", "size_mismatch", "malformed", "limit"),
+    index of the page, message."""
 
 @final
 class Hold:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvtier_client.protocol import messages as m
+from kvtier_index import Refused
 
 from . import jobs
 from .aio import let_others
@@ -16,7 +17,7 @@ from .core import Core, Pool, unix_now
 from .errors import JobFailed, MoverDied, Refusal
 from .log import log
 from .movers import Priority
-from .put_plan import check_chain
+from .put_plan import check_chain, refusal_of
 
 _NOTES_BYTES: Final = 4 << 20
 """Of notes of what was deleted; then those that no slot needs are dropped, and again at twice what is left."""
@@ -72,7 +73,10 @@ class Edits:
         until = unix_now() + message.seconds if message.seconds > 0 else 0.0
         limit = pool.dram_quota // _PINNED_PART
         hashes = message.hashes.length, message.hashes.packed
-        return m.PinReply(message.request_id, pool.index.pin_prefix(message.layout, hashes, until, limit))
+        try:
+            return m.PinReply(message.request_id, pool.index.pin_prefix(message.layout, hashes, until, limit))
+        except Refused as error:
+            raise refusal_of(error) from error
 
     async def _delete(self, pool: Pool, layout: bytes, hashes: Sequence[bytes]) -> None:
         """Cut now, and wait until that is noted in every tier. Raises JobFailed.

@@ -23,6 +23,7 @@ from tests.unit.store.process import StoreProcess
 from tests.unit.store.rawclient import LAYOUT, RawClient, chain, data_of, hashes_of, sealed_memfd
 
 HASH = b"h" * 32
+OTHER_HASHES = m.HashList.of([b"h" * 16])
 HASHES = m.HashList.of([HASH])
 PAGE = m.PutPage(HASH, 0, 100)
 
@@ -226,6 +227,25 @@ def test_request_beyond_a_limit_is_refused_and_changes_nothing(
         expect_refusal(reply, code, words)
         assert reply.request_id == 5
         assert client.lookup([HASH]).whole_blocks == 0
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.Lookup(5, LAYOUT, OTHER_HASHES),
+        m.Get(5, LAYOUT, OTHER_HASHES, 10),
+        m.Hold(5, LAYOUT, OTHER_HASHES, 10),
+        m.Prefetch(5, LAYOUT, OTHER_HASHES),
+        m.Pin(5, LAYOUT, OTHER_HASHES, 10),
+    ],
+    ids=lambda it: type(it).__name__,
+)
+def test_hashes_of_another_length_than_the_layouts_are_refused(store: StoreProcess, request_: m.Lookup) -> None:
+    with store.connect() as client:
+        client.stage()
+        client.put(None, [(HASH, b"page")])
+        expect_refusal(client.ask(request_), m.RefusalCode.MALFORMED, "a hash of 16 bytes; this layout's have 32")
+        assert client.lookup([HASH]).whole_blocks == 1
 
 
 def test_report_of_what_is_no_layout_is_refused_and_ends_the_connection(store: StoreProcess) -> None:
