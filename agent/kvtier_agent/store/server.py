@@ -89,18 +89,13 @@ class Server:
         if self.store is not None:
             self.store.retire_lost(message.pools)
         for session in list(self._all_sessions()):
+            if session.pool is None:
+                continue
             try:
-                self._check(session)
+                if self._resolve(session).uid != session.pool.uid:
+                    raise Refusal(RefusalCode.NOT_GRANTED, "the pool was replaced by another of its name; reconnect")
             except Refusal as refusal:
                 session.end(refusal)
-
-    def may_use(self, session: Session) -> bool:
-        """Whether the session, closed or not, has its pool still."""
-        try:
-            self._check(session)
-        except Refusal:
-            return False
-        return True
 
     def admit(self, session: Session) -> tuple[Store, Pool]:
         """The pool that the session may use now. Raises Refusal."""
@@ -120,11 +115,14 @@ class Server:
 
     def leave(self, session: Session) -> None:
         """The session is closed; with the pod's last one its holds go."""
-        self._sessions.get(session.volume_id, set()).discard(session)
         pool = session.pool
-        if pool is not None and not any((it.pod, it.pool) == (session.pod, pool) for it in self._all_sessions()):
+        if pool is not None and (session.pod, pool) not in ((it.pod, it.pool) for it in self._open_sessions()):
             pool.holds.release_pod(session.pod)
             pool.progress.fire()
+
+    def forget(self, session: Session) -> None:
+        """Until then it counts: its requests go on to their deadline, unless it is ended."""
+        self._sessions.get(session.volume_id, set()).discard(session)
 
     def shed(self) -> None:
         """End the largest sessions of listeners whose sessions together keep too much memory."""
@@ -156,7 +154,7 @@ class Server:
 
     def connections(self) -> Counter[str]:
         """Sessions by pool UID."""
-        return Counter(session.pool.uid for session in self._all_sessions() if session.pool is not None)
+        return Counter(session.pool.uid for session in self._open_sessions() if session.pool is not None)
 
     def close(self) -> None:
         """Stop accepting, and end every session."""
@@ -165,11 +163,6 @@ class Server:
         self._listeners.clear()
         for session in list(self._all_sessions()):
             session.end(Refusal(RefusalCode.UNAVAILABLE, "the store is stopping"))
-
-    def _check(self, session: Session) -> None:
-        """Raise Refusal unless the session, if it has a pool, has it still."""
-        if session.pool is not None and self._resolve(session).uid != session.pool.uid:
-            raise Refusal(RefusalCode.NOT_GRANTED, "the pool was replaced by another of its name; reconnect")
 
     def _resolve(self, session: Session) -> PoolGrant:
         if self.grants is None:
@@ -199,8 +192,8 @@ class Server:
                 self._pause(volume_id)
                 return
             sessions = self._sessions[volume_id]
-            if len(sessions) >= MAX_SESSIONS:
-                log("session.too_many", volume=volume_id, limit=MAX_SESSIONS)
+            if len(sessions) >= MAX_SESSIONS or sum(it.memory for it in sessions) > MAX_SESSION_BYTES:
+                log("session.too_many", volume=volume_id, limit=MAX_SESSIONS, limit_bytes=MAX_SESSION_BYTES)
                 listening.closer.hang_up(sock)
                 continue
             sessions.add(Session(sock, self, volume_id, listening.identity.key(), listening.closer))
@@ -219,6 +212,9 @@ class Server:
     def _stop(self, listening: _Listening) -> None:
         asyncio.get_running_loop().remove_reader(listening.sock)
         listening.closer.close(listening.sock.detach())  # and with it the connections that wait there
+
+    def _open_sessions(self) -> Iterator[Session]:
+        return (session for session in self._all_sessions() if session.is_open)
 
     def _all_sessions(self) -> Iterator[Session]:
         return (session for sessions in self._sessions.values() for session in sessions)

@@ -46,8 +46,8 @@ class Admission(Protocol):
     def leave(self, session: Session) -> None:
         """The connection is closed. Called once."""
 
-    def may_use(self, session: Session) -> bool:
-        """Whether the session, closed or not, has its pool still."""
+    def forget(self, session: Session) -> None:
+        """The connection is closed, and none of its requests is under way. Called once."""
 
 
 class Session:
@@ -85,6 +85,11 @@ class Session:
         return self._channel.memory + self._request_bytes + self._waiting_bytes
 
     @property
+    def is_open(self) -> bool:
+        """Whether the connection stands."""
+        return not self._channel.closed
+
+    @property
     def announcer(self) -> Announcer | None:
         """What tells the client of chunks, once its hello was accepted and until it is closed."""
         return None if self._channel.closed else self._announcer
@@ -104,6 +109,8 @@ class Session:
             self._staging = None
         log("session.closed", pod=self.pod, reason=reason)
         self._admission.leave(self)
+        if not self._requests:
+            self._admission.forget(self)
 
     def _malformed(self, reason: str) -> None:
         self._channel.send(m.Refused(m.RefusalCode.MALFORMED, reason))
@@ -205,15 +212,11 @@ class Session:
         fd = self._channel.take_fd()
         if fd is None:
             raise Refusal(m.RefusalCode.BAD_STAGING, "no descriptor came with the staging")
-        staging = Staging(fd, message.bytes, self._may_store, self._closer)
+        staging = Staging(fd, message.bytes, lambda: not self._ended, self._closer)
         if self._staging is not None:
             self._staging.done()
         self._staging = staging
         self._channel.send(m.Done(message.request_id))
-
-    def _may_store(self) -> bool:
-        """Whoever closes before its puts are done is not among the sessions that are ended."""
-        return not self._ended and (not self._channel.closed or self._admission.may_use(self))
 
     def _put(self, store: Store, pool: Pool, message: m.Put) -> None:
         if self._staging is None:
@@ -265,6 +268,8 @@ class Session:
         finally:
             self._requests -= 1
             self._request_bytes -= size
+            if self._channel.closed and not self._requests:
+                self._admission.forget(self)
         if self._channel.closed:
             if isinstance(reply, m.HoldReply) and self.pool is not None:
                 self.pool.holds.release(self.pod, reply.hold_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kvtier_agent.store import session as session_module
+from kvtier_agent.store.closer import Closer
 from kvtier_agent.store.core import Pool
 from kvtier_agent.store.session import Session
 from kvtier_client.protocol import messages as m
@@ -52,7 +53,8 @@ class Peer:
         self.sock.setblocking(False)
         self.gets = Holds()
         self._decoder: FrameDecoder[Any] = FrameDecoder(m.ToClient)
-        self.session = Session(theirs, self, "volume", "pod")
+        self.told: list[str] = []
+        self.session = Session(theirs, self, "volume", "pod", Closer())
 
     def admit(self, session: Session) -> tuple[Any, Any]:
         del session
@@ -61,6 +63,11 @@ class Peer:
 
     def leave(self, session: Session) -> None:
         del session
+        self.told.append("leave")
+
+    def forget(self, session: Session) -> None:
+        del session
+        self.told.append("forget")
 
     def finish(self, count: int) -> None:
         """Let so many of the requests under way end, oldest first."""
@@ -143,3 +150,14 @@ async def test_requests_wait_where_those_under_way_take_much_memory(
     assert peer.gets.begun == [1]
     peer.finish(1)
     await settle()
+
+
+async def test_closed_connection_counts_until_its_requests_are_done(peer: Peer) -> None:
+    await peer.send(hold(1), hold(2))
+    await settle()
+    peer.sock.close()
+    await settle()
+    assert (peer.told, peer.session.memory > 0) == (["leave"], True)
+    peer.finish(2)
+    await settle()
+    assert (peer.told, peer.session.memory) == (["leave", "forget"], 0)
