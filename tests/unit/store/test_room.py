@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from kvtier_agent.config import ArenaConfig, Bytes, StoreConfig
+from kvtier_agent.control import ServiceAccount
 from kvtier_agent.store import jobs
 from kvtier_agent.store.arena_format import PAGE, chunk_name, decide_geometry
 from kvtier_agent.store.chunks import Chunks
@@ -105,7 +106,13 @@ async def serve(store: Store) -> None:
     """The pool is granted, recovered, and its chunks are to be given back."""
     store.apply_grants((grant(),))
     await store.recovered()
-    store.retire_chunks(POOL)
+    retire(store)
+
+
+def retire(store: Store) -> None:
+    """Someone who has the pool's chunks mapped has the pool no more."""
+    store.accounts.note(POOL, ServiceAccount("ns", "gone"))
+    store.retire_lost((grant(),))
 
 
 async def test_purge_and_upkeep_never_give_back_the_same_chunk(
@@ -171,7 +178,7 @@ async def test_step_of_upkeep_that_fails_keeps_no_other_from_its_turn(
 ) -> None:
     store.apply_grants((grant(), grant("pool-uid-2", "other")))
     await store.recovered()
-    store.retire_chunks(POOL)
+    retire(store)
     movers.before = fail_drops(ValueError("a defect"))
     expired = []
 
