@@ -35,6 +35,14 @@ class Cluster:
         assert self.node.accept().tier_class == "gpu"
         self.node.welcome()
 
+    def start_with_two(self) -> tuple[Path, Path]:
+        """Start with two pods that have the pool; the second one's account has it no more in a plain `grant`."""
+        self.start()
+        accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
+        kept, revoked = self.pod("kept"), self.pod("revoked", service_account="second")
+        self.control.set_pools(1, grant(service_accounts=accounts))
+        return kept, revoked
+
     def pod(self, name: str = "pod", **identity: Any) -> Path:
         return self.node.publish(name, **identity)
 
@@ -112,10 +120,7 @@ def test_pod_of_another_service_account_is_refused_with_the_remedy(cluster: Clus
 
 
 def test_revoked_grant_ends_the_connection_and_no_other(cluster: Cluster) -> None:
-    cluster.start()
-    kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
-    accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
-    cluster.control.set_pools(1, grant(service_accounts=accounts))
+    kept, revoked = cluster.start_with_two()
     with cluster.connect(kept) as first, cluster.connect(revoked) as second:
         cluster.control.set_pools(2, grant())
         reply = second.receive()
@@ -128,10 +133,7 @@ def test_revoked_grant_ends_the_connection_and_no_other(cluster: Cluster) -> Non
 
 
 def test_revoked_pod_sees_nothing_of_what_is_stored_later(cluster: Cluster) -> None:
-    cluster.start()
-    kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
-    accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
-    cluster.control.set_pools(1, grant(service_accounts=accounts))
+    kept, revoked = cluster.start_with_two()
     blocks, later = chain("before", 3), chain("later", 3)
     with cluster.connect(kept) as first, cluster.connect(revoked) as second:
         first.put(None, blocks, reach=Reach.FLUSHED)
@@ -148,10 +150,7 @@ def test_revoked_pod_sees_nothing_of_what_is_stored_later(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("told", [pytest.param(True, id="told-before"), pytest.param(False, id="told-at-its-start")])
 def test_revoked_pod_sees_nothing_of_what_a_killed_stores_successor_stores(cluster: Cluster, told: bool) -> None:
-    cluster.start()
-    kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
-    accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
-    cluster.control.set_pools(1, grant(service_accounts=accounts))
+    kept, revoked = cluster.start_with_two()
     blocks, later = chain("before", 3), chain("later", 3)
     with cluster.connect(kept) as first, cluster.connect(revoked) as second:
         first.put(None, blocks, reach=Reach.FLUSHED)
@@ -176,10 +175,7 @@ def test_revoked_pod_sees_nothing_of_what_a_killed_stores_successor_stores(clust
 
 @pytest.mark.parametrize("closes", [pytest.param(False, id="open"), pytest.param(True, id="closed-before")])
 def test_put_under_way_when_its_grant_is_revoked_stores_nothing(cluster: Cluster, closes: bool) -> None:
-    cluster.start()
-    kept, revoked = cluster.pod("kept"), cluster.pod("revoked", service_account="second")
-    accounts = (ServiceAccount("team", "engine"), ServiceAccount("team", "second"))
-    cluster.control.set_pools(1, grant(service_accounts=accounts))
+    kept, revoked = cluster.start_with_two()
     blocks, others = chain("revoked", 3), chain("kept", 3)
     with cluster.connect(kept) as first, cluster.connect(revoked) as second:
         assert first.put(None, others).reached is Reach.DRAM

@@ -218,7 +218,7 @@ class Keeper:
     async def _free(self, pool: PoolView, segment: Segment) -> bool:
         device = segment.device
         try:
-            flushed = await self._flushed({it: segment.copies[it] for it in _unflushed(segment)})
+            flushed = await self._flushed(_unflushed(segment))
             if flushed:
                 await device.run(jobs.FreeUnits(device.next_id(), [segment.unit]), Priority.WRITE)
         except (JobFailed, FormatRefused) as error:
@@ -314,16 +314,16 @@ class Keeper:
         return all(await asyncio.gather(*(device.flush(mark) for device, mark in marks.items())))
 
 
-def _unflushed(segment: Segment) -> list[Device]:
-    """Devices with copies of its pages that a power cut may take.
+def _unflushed(segment: Segment) -> dict[Device, int]:
+    """Of its `copies`, those that a power cut may take.
 
     What was there before the start is not waited for where a device takes no writes.
     """
-    return [
-        device
+    return {
+        device: mark
         for device, mark in segment.copies.items()
         if device.flushed_mark < mark and (device.health.writable or mark > FOUND_MARK)
-    ]
+    }
 
 
 async def _rescue_nothing(pool: PoolView, victim: Segment) -> None:

@@ -13,7 +13,7 @@ from kvtier_agent.store.nvme import jobs, journal, keeper, recovery
 from kvtier_agent.store.nvme.devices import Device
 from kvtier_client.protocol.messages import Reach
 
-from tests.unit.store.nvme.patches import before
+from tests.unit.store.nvme.patches import before, let_pass
 from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig
 
 
@@ -31,20 +31,7 @@ async def two(arena: Path, tmp_path: Path) -> AsyncIterator[Rig]:
 
 def _hang(monkeypatch: pytest.MonkeyPatch, kind: type, device: str) -> list[Any]:
     """Have the device hang with every job of a kind; these."""
-    run, hung = Device.run, list[Any]()
-
-    async def run_or_hang(self: Device, job: Any, *args: Any) -> Any:
-        if isinstance(job, kind) and self.name == device:
-            hung.append(job)
-            await asyncio.sleep(3600.0)
-        return await run(self, job, *args)
-
-    monkeypatch.setattr(Device, "run", run_or_hang)
-    return hung
-
-
-async def _nothing(_: int) -> None:
-    """Let the job pass."""
+    return before(monkeypatch, kind, lambda _: asyncio.sleep(3600.0), device)
 
 
 async def test_deletion_is_done_once_one_of_the_devices_has_it(two: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +87,7 @@ async def test_purge_that_was_repeated_frees_each_unit_once(two: Rig, monkeypatc
         await two.put(pool, Chain(f"c{number}"), 40, Reach.FLUSHED)
     units = sorted(it.unit for it in two.nvme._books.segments.values() if it.device.name == "d0")
     assert units
-    freed = before(monkeypatch, jobs.FreeUnits, _nothing)
+    freed = before(monkeypatch, jobs.FreeUnits, let_pass)
     device = two.nvme._books.devices[0]
     device.health.late("it hangs", time.monotonic() + 3600.0)
     for _ in range(3):

@@ -16,7 +16,7 @@ from kvtier_agent.store.nvme.placement import Segment
 from kvtier_agent.store.ports import PoolView
 from kvtier_client.protocol.messages import Reach
 
-from tests.unit.store.nvme.patches import before
+from tests.unit.store.nvme.patches import before, let_pass
 from tests.unit.store.nvme.rig import LAYOUT, MIB, Chain, Rig, RigPool, payload_of
 
 
@@ -271,14 +271,10 @@ async def test_what_was_there_before_the_start_is_flushed_before_it_is_said_to_b
 async def test_summary_is_written_behind_a_flush(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = await rig.pool()
     await rig.put(pool, Chain("a"), 40, Reach.SEALED)
-    done = before(monkeypatch, (jobs.Sync, jobs.Seal), _nothing)
+    done = before(monkeypatch, (jobs.Sync, jobs.Seal), let_pass)
     await rig.nvme.close()
     assert [type(job) for job in done[:2]] == [jobs.Sync, jobs.Seal]
     await rig.start()
-
-
-async def _nothing(_: int) -> None:
-    """Let the job pass."""
 
 
 def _damage(rig: Rig, chain: Chain, block: int) -> None:
